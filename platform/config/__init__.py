@@ -1,0 +1,1 @@
+"""Settings and the processes' doors: nothing below imports this package."""

@@ -1,0 +1,195 @@
+"""Every setting, typed and checked when the process starts.
+
+A setting comes from the environment, or else from the file `up.env` in `VAR_DIR`, which
+`manage.py up` writes so that commands in another shell reach the instance that it serves. The
+numbers of the contract are settings with the contract's values as defaults. The table in
+`docs/settings.md` is made from this module by `manage.py settings_table`.
+"""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+ROOT = Path(__file__).resolve().parents[2]
+
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0)]
+Size = Annotated[int, Field(ge=1)]
+
+
+class EnvironmentInvalid(Exception):
+    """A setting is missing or wrong; the message names each in one line."""
+
+
+class Environment(BaseSettings):
+    """The settings of one process, read once."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="ignore", validate_default=True)
+
+    # Where things are.
+    var_dir: Path = Field(ROOT / "var", description="Folder of everything that this instance keeps")
+    models_dir: Path | None = Field(
+        None, description="Folder of prepared models; `models` in `VAR_DIR` when unset"
+    )
+    catalogue_path: Path = Field(
+        ROOT / "deploy" / "catalogue.toml", description="The catalogue of models"
+    )
+    database_url: str = Field("", description="PostgreSQL, as `postgresql://...`")
+    valkey_url: str = Field("", description="Valkey or Redis 7+, as `redis://...` or `unix://...`")
+    secret_key: str = Field("", description="Django's secret, at least 32 characters")
+
+    # How the deployment calls itself.
+    site_name: str = Field("Basalt", min_length=1, description="Name shown to people")
+    support_email: str = Field("support@example.org", description="Where people write for help")
+    api_url: str = Field("http://127.0.0.1:8000", description="Address of the API")
+    app_url: str = Field("", description="Address of the App; that of the API when unset")
+    docs_url: str = Field("", description="Address of the docs; `/docs` of the App when unset")
+    discord_url: str = Field("", description="Address of the community chat, if there is one")
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        ("*",), description="Host names that are served, separated by commas"
+    )
+    debug: bool = Field(False, description="Django's debug pages; never on a server")
+
+    # Processes.
+    log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="Log level")
+    log_json: bool = Field(False, description="Write logs as JSON lines")
+    db_pool_size: Count = Field(8, description="Database connections of one process at most")
+    db_pool_timeout: Seconds = Field(
+        1.0, description="Seconds to wait for a database connection (C-094)"
+    )
+    lease_seconds: Seconds = Field(
+        15.0, description="A process that was not heard of for so long has lost what it owned"
+    )
+    heartbeat_seconds: Seconds = Field(3.0, description="Seconds between two heartbeats")
+    reap_seconds: Seconds = Field(5.0, description="Seconds between two looks for lost work")
+    drain_seconds: Seconds = Field(
+        10.0, description="Seconds that running work gets to end when a process is stopped"
+    )
+
+    # Bodies and answers.
+    max_body_size: Size = Field(8 * 2**20, description="Bytes of a request body (C-037)")
+    harvest_max_body_size: Size = Field(
+        50 * 2**20, description="Bytes of the body of `POST /v1/harvest` (C-038)"
+    )
+    gzip_minimum: Size = Field(500, description="Bytes from which a JSON answer is gzipped (C-032)")
+    keepalive_seconds: Seconds = Field(
+        5.0, description="Seconds between keepalive comments or spaces (C-210, C-217)"
+    )
+    early_answer_seconds: Seconds = Field(
+        150.0, description="Seconds after which an unstreamed answer starts with a 200 (C-217)"
+    )
+    answer_timeout: Seconds = Field(
+        840.0, description="Seconds to wait for an answer, and between two chunks (C-221)"
+    )
+    background_answer_timeout: Seconds = Field(
+        2700.0, description="Seconds that background work waits for an answer to start (C-222)"
+    )
+    stalled_reader_seconds: Seconds = Field(
+        60.0, description="Seconds after which a client that does not read is cut"
+    )
+    send_buffer_bytes: Size = Field(
+        2**20, description="Bytes of an answer that may wait for a slow reader"
+    )
+    health_timeout: Seconds = Field(2.0, description="Seconds for the database's check (C-634)")
+
+    # Caps of a Completion.
+    max_output_tokens: Count = Field(
+        32_000, description="Generated tokens of one request (C-147, C-180)"
+    )
+    deadline_max_tokens: Count = Field(
+        15_600, description="`max_tokens` without a stream (C-298, C-299)"
+    )
+    max_choices: Count = Field(128, description="Prompts times `n` (C-179)")
+    max_stop_texts: Count = Field(4, description="Stop texts (C-159)")
+    max_logprobs: Count = Field(100, description="`logprobs` and `prompt_logprobs` (C-157, C-158)")
+    full_vocab_max_prompt_tokens: Count = Field(
+        256, description="Prompt tokens with `prompt_logprobs: -1` (C-183)"
+    )
+    max_capture_numbers: Count = Field(2**25, description="Numbers of one capture (C-186)")
+    max_steering_vectors: Count = Field(8, description="Steering vectors of a request (C-189)")
+
+    # Traffic.
+    rate_limit_per_minute: Count = Field(
+        600, description="Requests a minute in each bucket of a key (C-364)"
+    )
+    bad_key_limit_per_minute: Count = Field(
+        60, description="Refused keys a minute from one address (C-017)"
+    )
+    max_inflight_per_key: Count = Field(16, description="Completions of a key at once (C-370)")
+    max_queued_per_key: Count = Field(64, description="Completions waiting in a key's line (C-371)")
+    max_inflight_per_model: Count = Field(
+        100, description="Requests in flight to one model (C-375)"
+    )
+    breaker_failures: Count = Field(5, description="Failures in a row that open a breaker (C-376)")
+    breaker_seconds: Seconds = Field(60.0, description="Seconds that a breaker stays open (C-376)")
+    trusted_proxies: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="Addresses or networks whose `X-Forwarded-For` is believed"
+    )
+
+    # Tokens.
+    monthly_allowance: Annotated[int, Field(ge=0)] = Field(
+        5_000_000, description="Tokens of a new User for each UTC month (C-316)"
+    )
+    max_keys_per_user: Count = Field(10, description="API keys of a User (C-011)")
+
+    # Inference.
+    accept_seconds: Seconds = Field(
+        5.0, description="Seconds in which a live worker must accept a request"
+    )
+    worker_report_seconds: Seconds = Field(
+        0.5, description="Seconds between two reports of a worker; dead after six missed"
+    )
+    engine_memory_gib: Annotated[float, Field(gt=0)] = Field(
+        2.0, description="GiB of an engine's key-value cache"
+    )
+    engine_threads: Annotated[int, Field(ge=0)] = Field(
+        0, description="Threads of an engine on the processor; all cores when 0"
+    )
+
+    @field_validator("allowed_hosts", "trusted_proxies", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return tuple(filter(None, value.split(","))) if isinstance(value, str) else value
+
+    @field_validator("var_dir", "models_dir", "catalogue_path")
+    @classmethod
+    def _absolute(cls, value: Path | None) -> Path | None:
+        return value.absolute() if value else value
+
+    @property
+    def models(self) -> Path:
+        """Folder of prepared models."""
+        return self.models_dir or self.var_dir / "models"
+
+    @property
+    def app_address(self) -> str:
+        """Address of the App, without a slash at its end."""
+        return (self.app_url or self.api_url).rstrip("/")
+
+    def require_servers(self) -> None:
+        """Raise `EnvironmentInvalid` unless the database, Valkey and the secret are set."""
+        missing = [
+            name.upper()
+            for name in ("database_url", "valkey_url", "secret_key")
+            if not getattr(self, name)
+        ]
+        if missing:
+            raise EnvironmentInvalid(
+                f"{', '.join(missing)} not set: start an instance with script/run, or set them "
+                f"(looked in the environment and in {self.var_dir / 'up.env'})"
+            )
+        if len(self.secret_key) < 32:
+            raise EnvironmentInvalid("SECRET_KEY is shorter than 32 characters")
+
+
+def load() -> Environment:
+    """Read and check the settings; raises `EnvironmentInvalid` naming every wrong one."""
+    var_dir = Path(os.environ.get("VAR_DIR") or ROOT / "var")
+    try:
+        return Environment(_env_file=var_dir / "up.env")  # type: ignore[call-arg]
+    except ValidationError as invalid:
+        lines = [f"{str(error['loc'][0]).upper()}: {error['msg']}" for error in invalid.errors()]
+        raise EnvironmentInvalid("wrong settings: " + "; ".join(lines)) from None
