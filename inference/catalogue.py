@@ -232,10 +232,10 @@ def load_catalogue(path: Path) -> Catalogue:
 
 
 def current() -> Catalogue:
-    """The catalogue at `settings.CATALOGUE_PATH`, read once per process and path."""
+    """The catalogue of the settings, read once per process and path."""
     from django.conf import settings
 
-    return _load_once(Path(settings.CATALOGUE_PATH))
+    return _load_once(settings.BASALT.catalogue_path)
 
 
 def forget() -> None:

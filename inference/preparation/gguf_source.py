@@ -152,7 +152,7 @@ class GgufModel:
             if name not in missing:
                 raise self._unknown(f"the tensor {tensor.name}")
             missing.remove(name)
-            array = np.asarray(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
+            array = np.array(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
             if name.endswith("q_proj.weight"):
                 array = _deinterleave(array, self.shape.num_attention_heads)
             elif name.endswith("k_proj.weight"):
