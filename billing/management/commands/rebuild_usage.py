@@ -1,0 +1,19 @@
+"""`manage.py rebuild_usage`: daily usage made anew from the settled Holds."""
+
+from django.core.management.base import BaseCommand
+
+from billing.models import Account
+from billing.usage import rebuild
+
+
+class Command(BaseCommand):
+    """Rebuild the daily sums of every User; requests may be served meanwhile."""
+
+    help = "Make the daily usage of every User anew from their settled Holds."
+    requires_system_checks = []
+
+    def handle(self, *args: object, **options: object) -> None:
+        """Rebuild User by User, so that each is locked for a moment only."""
+        users = list(Account.objects.order_by("pk").values_list("user_id", flat=True))
+        rows = sum(rebuild(user_id=user_id) for user_id in users)
+        self.stdout.write(f"{rows} daily sums of {len(users)} Users")
