@@ -28,7 +28,7 @@ from operations.places import (
     reaches,
     socket_folder,
 )
-from operations.processes import Account, Command, end, spawn
+from operations.processes import Account, Command, end, spawn, tie
 
 POSTGRES_MAJOR = "18"
 POSTGRES_SOCKET = ".s.PGSQL.5432"
@@ -73,7 +73,7 @@ class Server(ABC):
         """Prepare and run the server, and return when it answers; raises `ServerFailed`."""
         self.prepare()
         with tempfile.TemporaryFile() as log:
-            self.process = spawn(self.command(), log.fileno())
+            self.process = spawn(self.command(), log.fileno(), log.fileno())
             deadline = time.monotonic() + self.start_seconds
             while not self.ready():
                 if self.process.poll() is not None:
@@ -157,6 +157,7 @@ class EmbeddedPostgres(Server):
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
+            preexec_fn=tie(signal.SIGKILL),
         )
         if outcome.returncode:
             shutil.rmtree(fresh, ignore_errors=True)
@@ -204,6 +205,8 @@ class EmbeddedPostgres(Server):
             "synchronous_commit": durable,
             "full_page_writes": durable,
             "log_line_prefix": "",
+            "log_min_messages": "log",
+            "log_checkpoints": "off",
             "log_timezone": "UTC",
             "timezone": "UTC",
         }
@@ -218,7 +221,13 @@ class EmbeddedPostgres(Server):
         )
 
     def ready(self) -> bool:
-        """Whether PostgreSQL takes connections."""
+        """Whether PostgreSQL takes connections; it is asked only when its lock file says so."""
+        try:
+            status = (self.data / "postmaster.pid").read_text().splitlines()[7]
+        except (OSError, IndexError):
+            return False
+        if status.strip() != "ready":
+            return False
         try:
             psycopg.connect(self._url("postgres"), connect_timeout=2).close()
         except psycopg.OperationalError:

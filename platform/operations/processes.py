@@ -56,8 +56,8 @@ def tie(death_signal: signal.Signals) -> Callable[[], None]:
     return hook
 
 
-def spawn(command: Command, output: int) -> subprocess.Popen[bytes]:
-    """Start a command in a session of its own, with `output` as its standard output and error.
+def spawn(command: Command, stdout: int, stderr: int) -> subprocess.Popen[bytes]:
+    """Start a command in a session of its own, its output going to two file descriptors.
 
     The session keeps the terminal's Ctrl+C from it, so that whoever started it decides the order
     of ends. Call this from a thread that lives as long as the child should. Raises `OSError` when
@@ -66,8 +66,8 @@ def spawn(command: Command, output: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command.arguments,
         stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
+        stdout=stdout,
+        stderr=stderr,
         env=dict(command.environment),
         pass_fds=command.keep_open,
         start_new_session=True,

@@ -1,0 +1,77 @@
+"""`manage.py clock`: Celery beat, at most one per site."""
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+import psycopg
+import structlog
+from celery import Celery
+from celery.beat import Service
+from django.conf import settings
+from django.core.management.base import BaseCommand
+
+from config.celery import app
+
+log = structlog.get_logger()
+
+LOCK = 0x62617361
+"""Number of the advisory lock in PostgreSQL that the clock of a site holds."""
+LOOK_SECONDS = 2.0
+
+
+class Command(BaseCommand):
+    """Runs beat while it holds the site's lock; a second clock waits for its turn."""
+
+    help = "Run the clock: rings the periodic tasks. A second one waits until the first is gone."
+    requires_system_checks: list[str] = []
+
+    def handle(self, **options: object) -> None:
+        """Run until SIGTERM or SIGINT."""
+        stop = threading.Event()
+
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            stop.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, on_signal)
+        while not stop.is_set():
+            try:
+                with psycopg.connect(settings.BASALT.database_url, autocommit=True) as connection:
+                    _tick(app, connection, stop)
+            except psycopg.Error as failure:
+                log.warning("the clock's lock is lost", cause=str(failure).strip())
+                stop.wait(LOOK_SECONDS)
+
+
+def _tick(celery: Celery, connection: psycopg.Connection, stop: threading.Event) -> None:
+    """Wait for the lock, then run beat until `stop`; raises `psycopg.Error` when it is lost."""
+    while not _locked(connection):
+        if stop.wait(LOOK_SECONDS):
+            return
+    service = Service(celery)
+    ended = threading.Event()
+    thread = threading.Thread(target=_run, args=(service.start, ended), name="beat", daemon=True)
+    thread.start()
+    log.info("the clock ticks")
+    try:
+        while not stop.wait(LOOK_SECONDS):
+            if ended.is_set():
+                raise SystemExit(1)
+            connection.execute("SELECT 1")
+    finally:
+        service.stop(wait=False)
+        thread.join(settings.CELERY_BEAT_MAX_LOOP_INTERVAL + 1)
+
+
+def _run(work: Callable[[], None], ended: threading.Event) -> None:
+    try:
+        work()
+    finally:
+        ended.set()
+
+
+def _locked(connection: psycopg.Connection) -> bool:
+    row = connection.execute("SELECT pg_try_advisory_lock(%s)", [LOCK]).fetchone()
+    return row is not None and bool(row[0])

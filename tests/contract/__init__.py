@@ -1,0 +1,1 @@
+"""Tests of the contracts, and the list of their rows."""
