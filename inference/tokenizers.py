@@ -121,14 +121,12 @@ class TokenCounter:
 
     def _complete(self, context: list[int], token_id: int) -> str:
         """The character that `token_id` ends, when it began within the context; else ""."""
-        spellings = self._all_spellings()
         for length in range(1, len(context) + 1):
-            tail = context[-length:]
-            if not self._decode([*tail, token_id]).endswith(REPLACEMENT):
-                # Whole tokens in front have added their text already; open ones added "".
-                while tail and not spellings[tail[0]].endswith(REPLACEMENT):
-                    tail = tail[1:]
-                return self._decode([*tail, token_id])
+            text = self._decode([*context[-length:], token_id])
+            if not text.endswith(REPLACEMENT):
+                # The shortest such context begins with the token in which the character begins,
+                # and all of its tokens are open, so none of this text was added before.
+                return text
         return ""
 
     def _encode(self, texts: Sequence[str], add_special_tokens: bool) -> list[tuple[int, ...]]:

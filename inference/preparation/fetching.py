@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
@@ -129,7 +130,7 @@ def fetch_snapshot(
 
 
 def _snapshot(source: HubSource, cache: Path, patterns: tuple[str, ...]) -> Path:
-    import httpx
+    import httpx2
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -141,6 +142,7 @@ def _snapshot(source: HubSource, cache: Path, patterns: tuple[str, ...]) -> Path
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
     name = f"{source.repo} at {source.revision}"
     try:
         return Path(
@@ -166,7 +168,7 @@ def _snapshot(source: HubSource, cache: Path, patterns: tuple[str, ...]) -> Path
             f"the hub has no {source.repo}, or it is private",
             "correct source.repo in the catalogue, or set HF_TOKEN",
         ) from error
-    except (LocalEntryNotFoundError, HfHubHTTPError, httpx.HTTPError) as error:
+    except (LocalEntryNotFoundError, HfHubHTTPError, httpx2.HTTPError) as error:
         cause = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise PreparationError(
             f"the hub could not be reached for {name} ({cause})",
