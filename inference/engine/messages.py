@@ -27,7 +27,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     seed: int | None = None
-    """Choice `i` of each prompt draws with `seed + i`; without a seed the draw is not repeatable."""
+    """Choice `i` of each prompt draws with `seed + i`; without a seed no draw can be repeated."""
 
 
 class Stopping(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,8 +94,9 @@ class PackedLogprobs(msgspec.Struct, frozen=True, kw_only=True):
     """Log probabilities of `rows` positions, packed as `[rows, width]`.
 
     Column 0 is the token that stands at the position; the others are the likeliest tokens in
-    order of rank. An id of -1 fills a row that has fewer. The numbers are the log-softmax of the
-    model's raw scores in float32, before any penalty, filter or temperature.
+    order of rank, without that one. So a row of `k` likeliest tokens has `k` or `k + 1` entries;
+    an id of -1 (log probability minus infinity, rank 0) fills the shorter ones. The numbers are
+    the log-softmax of the model's raw scores in float32, before penalties, filters, temperature.
     """
 
     rows: int
@@ -149,6 +150,9 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
     Text that may still become part of a stop text is held back, and so is an unfinished
     character, so `text` may be empty while `token_ids` is not. Concatenated over a choice's
     events, every field equals what an answer without a stream has.
+
+    Only what was generated is here: with `echo`, who asked puts the prompt's text before it. A
+    request with `max_tokens` 0 gets one event for each choice, without token, text or logprobs.
     """
 
     request_id: str

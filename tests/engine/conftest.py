@@ -1,0 +1,50 @@
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.engine.harness import Bench
+from tests.engine.tiny_models import make_llama
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _threads() -> Iterator[None]:
+    """Tests of the engine leave a core to whatever else runs."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny Llama of the house, on disk."""
+    return make_llama(tmp_path_factory.mktemp("tiny-llama"))
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder() -> Path:
+    """The default model, as `script/setup` prepares it."""
+    models = Path(os.environ.get("BASALT_MODELS", REPOSITORY / "var" / "models"))
+    folder = models / "smollm2-135m-instruct-q4"
+    if not (folder / "config.json").exists():
+        from inference.preparation import prepare
+
+        prepare(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_folder: Path) -> Bench:
+    """The tiny Llama in float32."""
+    return Bench.load(tiny_folder)
+
+
+@pytest.fixture(scope="session")
+def smollm2(smollm2_folder: Path) -> Bench:
+    """The default model in float32, with the context of the recordings."""
+    return Bench.load(smollm2_folder, max_model_len=2048)

@@ -1,0 +1,176 @@
+"""The engine's thread: intake, aborts, drain and death."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from inference.engine.core import Core
+from inference.engine.messages import (
+    Accepted,
+    Delta,
+    Event,
+    Failed,
+    FailureCode,
+    Finished,
+    Stopping,
+)
+from inference.engine.service import Engine, EngineLimits, LoadStage
+from tests.engine.harness import Bench, join
+
+PATIENCE = 60
+_NEVER = Stopping(ignore_end=True)
+
+
+class Inbox:
+    """Collects what an engine emits."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.threads: set[str] = set()
+        self._news = threading.Condition()
+
+    def put(self, events: Sequence[Event]) -> None:
+        with self._news:
+            self.events.extend(events)
+            self.threads.add(threading.current_thread().name)
+            self._news.notify_all()
+
+    def wait_for_end(self, *names: str) -> None:
+        """Wait until each of these requests has its last event."""
+
+        def ended() -> bool:
+            ends = {e.request_id for e in self.events if isinstance(e, Finished | Failed)}
+            return set(names) <= ends
+
+        with self._news:
+            assert self._news.wait_for(ended, PATIENCE)
+
+    def wait_for_delta(self, name: str) -> None:
+        with self._news:
+            assert self._news.wait_for(
+                lambda: any(isinstance(e, Delta) and e.request_id == name for e in self.events),
+                PATIENCE,
+            )
+
+
+@pytest.fixture
+def inbox() -> Inbox:
+    return Inbox()
+
+
+@pytest.fixture
+def engine(tiny: Bench, inbox: Inbox) -> Iterator[Engine]:
+    engine = Engine(Core(tiny.loaded, EngineLimits(cache_bytes=64 << 20)))
+    engine.start(inbox.put)
+    yield engine
+    engine.stop(0)
+
+
+def test_load_reports_its_stages_and_answers(tiny_folder: Path, inbox: Inbox, tiny: Bench) -> None:
+    stages: list[LoadStage] = []
+    engine = Engine.load(
+        tiny_folder,
+        dtype="float32",
+        device="cpu",
+        max_model_len=128,
+        limits=EngineLimits(cache_bytes=64 << 20),
+        report=stages.append,
+    )
+    assert stages == [LoadStage.WEIGHTS_LOADING, LoadStage.WEIGHTS_LOADED]
+    engine.start(inbox.put)
+    request = tiny.request("The capital of France is")
+    engine.submit(request, "w-1")
+    inbox.wait_for_end(request.request_id)
+    engine.stop(0)
+    answer = join(inbox.events, request.request_id)
+    assert answer.tokens == tiny.ask("The capital of France is").tokens
+    assert answer.events[0] == Accepted(request_id=request.request_id, seq=0, worker_id="w-1")
+    assert inbox.threads == {"engine"}
+
+
+def test_requests_from_many_threads_each_get_their_answer(
+    engine: Engine, inbox: Inbox, tiny: Bench
+) -> None:
+    requests = [tiny.request(f"Number {n}", max_tokens=6) for n in range(24)]
+    threads = [threading.Thread(target=engine.submit, args=(r, "w")) for r in requests]
+    for thread in threads:
+        thread.start()
+    inbox.wait_for_end(*(request.request_id for request in requests))
+    for number, request in enumerate(requests):
+        assert (
+            join(inbox.events, request.request_id).tokens
+            == tiny.ask(f"Number {number}", max_tokens=6).tokens
+        )
+
+
+def test_an_aborted_request_says_no_more_and_frees_its_blocks(
+    engine: Engine, inbox: Inbox, tiny: Bench
+) -> None:
+    long = tiny.request("Once upon a time", max_tokens=450, stopping=_NEVER)
+    engine.submit(long, "w")
+    inbox.wait_for_delta(long.request_id)
+    engine.abort(long.request_id)
+    engine.abort("nobody")
+    after = tiny.request("The capital")
+    engine.submit(after, "w")
+    inbox.wait_for_end(after.request_id)
+    own = [event for event in inbox.events if event.request_id == long.request_id]
+    assert not any(isinstance(event, Finished | Failed) for event in own)
+    figures = engine.load_figures()
+    assert figures.running == 0
+    assert figures.blocks_free == figures.blocks_total
+
+
+def test_stop_lets_running_requests_end(tiny: Bench, inbox: Inbox) -> None:
+    engine = Engine(Core(tiny.loaded, EngineLimits(cache_bytes=64 << 20)))
+    engine.start(inbox.put)
+    request = tiny.request("Once upon a time", max_tokens=40, stopping=_NEVER)
+    engine.submit(request, "w")
+    inbox.wait_for_delta(request.request_id)
+    engine.stop(PATIENCE)
+    assert join(inbox.events, request.request_id).finished.completion_tokens == 40
+
+
+def test_stop_fails_what_does_not_end_in_time_and_what_comes_later(
+    tiny: Bench, inbox: Inbox
+) -> None:
+    engine = Engine(Core(tiny.loaded, EngineLimits(cache_bytes=64 << 20)))
+    engine.start(inbox.put)
+    request = tiny.request("Once upon a time", max_tokens=450, stopping=_NEVER)
+    engine.submit(request, "w")
+    inbox.wait_for_delta(request.request_id)
+    engine.stop(0)
+    assert join(inbox.events, request.request_id).failed.code is FailureCode.ENGINE_DEAD
+    late = tiny.request("Too late")
+    engine.submit(late, "w")
+    assert inbox.events[-1].request_id == late.request_id
+    assert isinstance(inbox.events[-1], Failed)
+    assert engine.is_dead
+
+
+def test_when_the_loop_dies_every_request_fails(
+    tiny: Bench, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = Core(tiny.loaded, EngineLimits(cache_bytes=64 << 20))
+    engine = Engine(core)
+
+    def broken() -> list[Event]:
+        raise RuntimeError("the loop is broken")
+
+    monkeypatch.setattr(core, "step", broken)
+    requests = [tiny.request("One"), tiny.request("Two")]
+    for request in requests:
+        engine.submit(request, "w")
+    engine.start(inbox.put)
+    inbox.wait_for_end(*(request.request_id for request in requests))
+    third = tiny.request("Three")
+    engine.submit(third, "w")
+    inbox.wait_for_end(third.request_id)
+    for request in (*requests, third):
+        end = inbox.events[-1]
+        ends = [e for e in inbox.events if e.request_id == request.request_id]
+        end = ends[-1]
+        assert isinstance(end, Failed)
+        assert end.code is FailureCode.ENGINE_DEAD
