@@ -1,0 +1,1 @@
+"""The wire contract: routes, streams, limits and errors of `/v1`."""

@@ -1,0 +1,1 @@
+"""Models and the engines that run them: catalogue, client, wire, workers."""

@@ -1,0 +1,1 @@
+"""What every surface of Completions shares, from the request to the end of its Hold."""

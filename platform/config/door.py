@@ -1,11 +1,18 @@
 """The command line: settings are checked before a command runs."""
 
-import os
 import sys
 
 from config.environment import EnvironmentInvalid
 
-WITHOUT_SERVERS = {"up", "help", "version", "models", "pull_model", "settings_table", "harvest_file"}
+WITHOUT_SERVERS = {
+    "up",
+    "help",
+    "version",
+    "models",
+    "pull_model",
+    "settings_table",
+    "harvest_file",
+}
 """Commands that need neither the database nor Valkey."""
 
 
@@ -20,6 +27,6 @@ def run(arguments: list[str]) -> None:
         if command not in WITHOUT_SERVERS and not command.startswith("-"):
             settings.BASALT.require_servers()
     except EnvironmentInvalid as invalid:
-        print(f"{os.path.basename(arguments[0])}: {invalid}", file=sys.stderr)
+        sys.stderr.write(f"manage.py: {invalid}\n")
         raise SystemExit(2) from None
     execute_from_command_line(arguments)

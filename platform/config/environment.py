@@ -189,7 +189,7 @@ def load() -> Environment:
     """Read and check the settings; raises `EnvironmentInvalid` naming every wrong one."""
     var_dir = Path(os.environ.get("VAR_DIR") or ROOT / "var")
     try:
-        return Environment(_env_file=var_dir / "up.env")  # type: ignore[call-arg]
+        return Environment(_env_file=var_dir / "up.env")
     except ValidationError as invalid:
         lines = [f"{str(error['loc'][0]).upper()}: {error['msg']}" for error in invalid.errors()]
         raise EnvironmentInvalid("wrong settings: " + "; ".join(lines)) from None

@@ -13,7 +13,13 @@ SHARED: list[structlog.types.Processor] = [
     structlog.processors.TimeStamper(fmt="iso", utc=True),
 ]
 
-QUIET = {"daphne": "WARNING", "django.request": "ERROR", "kombu": "WARNING", "httpx": "WARNING"}
+QUIET = {
+    "celery": "WARNING",
+    "daphne": "WARNING",
+    "django.request": "ERROR",
+    "kombu": "WARNING",
+    "httpx": "WARNING",
+}
 
 
 def configure(level: str, *, as_json: bool) -> None:

@@ -39,6 +39,7 @@ INSTALLED_APPS = [
     "completions",
     "api",
     "operations",
+    "config",
 ]
 
 MIDDLEWARE = [
@@ -69,7 +70,6 @@ TEMPLATES = [
 
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [ROOT / "static"]
-STATIC_ROOT = ROOT / "staticfiles"
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "whitenoise.storage.CompressedStaticFilesStorage"},
@@ -106,7 +106,7 @@ def _database(url: str) -> dict[str, Any]:
         "PASSWORD": unquote(parts.password or ""),
         "HOST": host,
         "PORT": str(parts.port or ""),
-        "CONN_HEALTH_CHECKS": False,
+        "CONN_HEALTH_CHECKS": True,
         "OPTIONS": {
             **options,
             "pool": {
@@ -144,6 +144,13 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
 CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
 CELERY_BEAT_MAX_LOOP_INTERVAL = 5
 CELERY_TASK_DEFAULT_QUEUE = "runner"
+CELERY_BEAT_SCHEDULE = {
+    "reap": {
+        "task": "operations.reap",
+        "schedule": BASALT.reap_seconds,
+        "options": {"queue": "runner", "expires": 2 * BASALT.reap_seconds},
+    },
+}
 
 LOGGING_CONFIG = None
 configure_logs(BASALT.log_level, as_json=BASALT.log_json)

@@ -1,0 +1,270 @@
+"""The body of a Completion: its schema, and the contract's messages for what does not fit.
+
+Strict pydantic models give the types, the tables below the words. `null` counts
+as left out for every optional field (U-05), and `2.0` as 2 where a whole number is wanted.
+"""
+
+from typing import Annotated
+
+from django.conf import settings
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from completions.failures import NUL_MESSAGE, SURROGATE_MESSAGE, Failure, invalid
+from completions.request import CompletionRequest, Prompts
+from inference.engine.messages import Sampling
+
+MAX_SEED = 9_007_199_254_740_991
+"""The largest whole number that every JSON reader holds exactly (U-65)."""
+
+NULLABLE = frozenset(
+    {
+        "logprobs",
+        "prompt_logprobs",
+        "seed",
+        "stop",
+        "stream_options",
+        "priority",
+        "user",
+        "output_residual_stream",
+        "apply_steering_vectors",
+    }
+)
+"""Fields whose type message says "or null" (U-05)."""
+
+
+def _whole(value: object) -> object:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _text(value: object) -> object:
+    if isinstance(value, str):
+        check_text(value)
+    return value
+
+
+def check_text(value: str) -> None:
+    """Refuse what no text may hold (C-114, C-454).
+
+    Raises:
+        PydanticCustomError: with the contract's message.
+    """
+    if "\0" in value:
+        raise PydanticCustomError("text", NUL_MESSAGE)
+    if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
+        raise PydanticCustomError("text", SURROGATE_MESSAGE)
+
+
+def _ids(value: object) -> tuple[int, ...] | None:
+    """Return a list of whole numbers as a tuple, or None when it is something else."""
+    if not isinstance(value, list):
+        return None
+    numbers = [_whole(item) for item in value]
+    if not all(type(number) is int for number in numbers):
+        return None
+    return tuple(number for number in numbers if isinstance(number, int))
+
+
+def _prompts(value: object) -> Prompts:
+    """Return the prompts as a tuple of texts or of id tuples; a mixed list is refused (C-146)."""
+    if isinstance(value, str) or (
+        isinstance(value, list) and value and not isinstance(value[0], str | list)
+    ):
+        value = [value]
+    if isinstance(value, list):
+        if not value:
+            raise PydanticCustomError("prompt", "You must pass at least one prompt")
+        texts = tuple(item for item in value if isinstance(item, str))
+        if len(texts) == len(value):
+            for text in texts:
+                check_text(text)
+            return texts
+        ids = tuple(item for item in map(_ids, value) if item is not None)
+        if len(ids) == len(value):
+            return ids
+    raise PydanticCustomError(
+        "prompt",
+        "Invalid type for 'prompt': expected a string, a list of integers, a list of strings, or "
+        "a list of lists of integers.",
+    )
+
+
+def _stop(value: object) -> tuple[str, ...]:
+    texts = [value] if isinstance(value, str) else value
+    if texts is None:
+        return ()
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise PydanticCustomError(
+            "stop", "Invalid type for 'stop': expected a string, a list of strings, or null."
+        )
+    most = settings.BASALT.max_stop_texts
+    if len(texts) > most:
+        raise PydanticCustomError(
+            "stop", f"Invalid value for 'stop': expected at most {most} texts."
+        )
+    for text in texts:
+        check_text(text)
+        if text == "":
+            raise PydanticCustomError("stop", "stop cannot contain an empty string.")
+    return tuple(texts)
+
+
+def _priority(value: object) -> int:
+    """Read a boolean, a number, or a text of digits (C-160)."""
+    if value is None:
+        return 0
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 9:
+        return int(value)
+    value = _whole(value)
+    if isinstance(value, int) and value >= 0:
+        return value
+    raise PydanticCustomError(
+        "priority",
+        "Invalid value for 'priority': expected a whole number of 0 or more, a text of 1 to 9 "
+        "digits, a boolean, or null.",
+    )
+
+
+Integer = Annotated[int, BeforeValidator(_whole)]
+Text = Annotated[str, BeforeValidator(_text)]
+PromptInput = str | list[int] | list[str] | list[list[int]]
+StopInput = str | list[str] | None
+LIMITS = settings.BASALT
+
+
+class StreamOptions(BaseModel):
+    """`stream_options` (C-162)."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class CompletionBody(BaseModel):
+    """The fields of `POST /v1/completions` (C-138)."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    model: Text | None = None
+    prompt: Annotated[Prompts, PlainValidator(_prompts, json_schema_input_type=PromptInput)]
+    max_tokens: Annotated[Integer, Field(le=LIMITS.max_output_tokens)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    n: Annotated[Integer, Field(le=LIMITS.max_choices)] | None = None
+    echo: bool | None = None
+    logprobs: Annotated[Integer, Field(ge=0, le=LIMITS.max_logprobs)] | None = None
+    prompt_logprobs: Annotated[Integer, Field(ge=-1, le=LIMITS.max_logprobs)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[Integer, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
+    seed: Annotated[Integer, Field(ge=0, le=MAX_SEED)] | None = None
+    stop: Annotated[tuple[str, ...], PlainValidator(_stop, json_schema_input_type=StopInput)] = ()
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    priority: Annotated[
+        int, PlainValidator(_priority, json_schema_input_type=bool | int | str | None)
+    ] = 0
+    user: Text | None = None
+    add_special_tokens: bool | None = None
+
+
+def completion_request(value: object) -> CompletionRequest:
+    """Check the JSON value of a body and return the request.
+
+    Raises:
+        Failure: 400 `invalid_request` on the first field at fault (C-065, C-168 to C-175).
+    """
+    try:
+        body = CompletionBody.model_validate(value)
+    except ValidationError as error:
+        raise _refusal(error) from None
+    options = body.stream_options or StreamOptions()
+    stream = bool(body.stream)
+    if body.stream_options is not None and not stream:
+        raise invalid("stream_options", "stream_options is only for a request with stream: true.")
+    if stream and body.prompt_logprobs is not None:
+        raise invalid("prompt_logprobs", "prompt_logprobs is only for a request without a stream.")
+    return CompletionRequest(
+        model=body.model,
+        prompts=body.prompt,
+        max_tokens=body.max_tokens,
+        n=1 if body.n is None else body.n,
+        stop=body.stop,
+        echo=bool(body.echo),
+        add_special_tokens=body.add_special_tokens is not False,
+        sampling=_sampling(body),
+        logprobs=body.logprobs,
+        prompt_logprobs=body.prompt_logprobs,
+        priority=body.priority,
+        stream=stream,
+        include_usage=bool(options.include_usage),
+        continuous_usage=bool(options.continuous_usage_stats),
+    )
+
+
+def _sampling(body: CompletionBody) -> Sampling:
+    """Return the sampling settings; what the body leaves out has the contract's default (C-140)."""
+    given = {
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "min_p": body.min_p,
+        "presence_penalty": body.presence_penalty,
+        "frequency_penalty": body.frequency_penalty,
+        "repetition_penalty": body.repetition_penalty,
+    }
+    numbers = {name: value for name, value in given.items() if value is not None}
+    return Sampling(**numbers, top_k=body.top_k or 0, seed=body.seed)
+
+
+EXPECTED = {
+    "int_type": "a number",
+    "float_type": "a number",
+    "bool_type": "a boolean",
+    "string_type": "a string",
+    "model_type": "an object",
+    "dict_type": "an object",
+    "list_type": "a list",
+}
+BOUNDS = {
+    "greater_than_equal": ("ge", "greater than or equal to"),
+    "greater_than": ("gt", "greater than"),
+    "less_than_equal": ("le", "less than or equal to"),
+    "less_than": ("lt", "less than"),
+}
+
+
+def _refusal(error: ValidationError) -> Failure:
+    """Return the contract's refusal for the first fault; an unknown field comes before others."""
+    faults = error.errors(include_url=False, include_input=False)
+    first = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
+    if not first["loc"]:
+        return invalid(None, "The request body must be a JSON object.")
+    return invalid(str(first["loc"][0]), _message(first))
+
+
+def _message(fault: ErrorDetails) -> str:
+    kind, place = fault["type"], _place(fault["loc"])
+    if kind == "extra_forbidden":
+        return f"Unknown parameter: '{place}'."
+    if kind == "missing":
+        return f"Missing required parameter: '{place}'."
+    if kind in EXPECTED:
+        or_null = " or null" if fault["loc"][-1] in NULLABLE else ""
+        return f"Invalid type for '{place}': expected {EXPECTED[kind]}{or_null}."
+    if kind in BOUNDS:
+        bound, words = BOUNDS[kind]
+        return f"Invalid value for '{place}': expected a value {words} {fault['ctx'][bound]:g}."
+    return fault["msg"]
+
+
+def _place(path: tuple[int | str, ...]) -> str:
+    """Write a path as `apply_steering_vectors[0].scale`."""
+    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in path]
+    return "".join(parts).removeprefix(".")

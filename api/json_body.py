@@ -1,0 +1,63 @@
+"""Reads a request body as JSON, strictly: what the standard library lets through is refused here.
+
+The standard library's reader is used because it keeps half a surrogate pair, which a field's own
+check can then name; faster readers refuse the whole body.
+"""
+
+import json
+import math
+
+from completions.failures import bad_json
+
+DEPTH = 64
+"""Levels of lists and objects in a body at most."""
+
+
+def read_json(body: bytes) -> object:
+    """Return the value of a body.
+
+    Raises:
+        Failure: `bad_json`, also for NaN, infinities, numbers beyond a float, and deep nesting.
+    """
+    try:
+        value = json.loads(
+            body.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite
+        )
+    except UnicodeDecodeError:
+        raise bad_json("it is not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise bad_json(f"{error.msg} at character {error.pos}") from None
+    except RecursionError:
+        raise bad_json(f"it is nested more than {DEPTH} levels deep") from None
+    except ValueError as error:
+        raise bad_json(str(error)) from None
+    _check_depth(value)
+    return value
+
+
+def _refuse_constant(name: str) -> object:
+    raise bad_json(f"{name} is no JSON number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise bad_json(f"the number {text[:40]} is too large")
+    return number
+
+
+def _check_depth(value: object) -> None:
+    """Walk the lists and objects of a value, one level after the other."""
+    level: list[dict[str, object] | list[object]] = (
+        [value] if isinstance(value, dict | list) else []
+    )
+    for _ in range(DEPTH):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return
+    raise bad_json(f"it is nested more than {DEPTH} levels deep")

@@ -1,0 +1,161 @@
+"""The bodies of a Completion's answer: choices as they grow, chunks of a stream, and the whole."""
+
+import json
+import time
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from api.token_lists import TokenLists, prompt_lists, rows_of
+from completions.failures import ErrorType, Failure
+from completions.generation import Generation
+from completions.request import CompletionRequest
+from inference.engine.messages import Delta
+from inference.tokenizers import TokenCounter, counter_for
+
+DONE = b"data: [DONE]\n\n"
+KEEPALIVE = b": keepalive\n\n"
+
+
+def event(value: object) -> bytes:
+    """Return one server-sent event (C-202, C-668)."""
+    return b"data: " + json.dumps(value, ensure_ascii=False).encode() + b"\n\n"
+
+
+def does_not_fit(why: str) -> Failure:
+    """Inference's answer is not an answer to the request (C-106)."""
+    return Failure(
+        502,
+        f"Inference's answer does not fit the request: {why}.",
+        "upstream_server_error",
+        ErrorType.UPSTREAM,
+        retryable=False,
+        may_retry=False,
+    )
+
+
+@dataclass
+class Choice:
+    """One choice as it grows."""
+
+    index: int
+    prompt: tuple[int, ...]
+    lists: TokenLists | None
+    texts: list[str] = field(default_factory=list)
+    generated: int = 0
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    prompt_logprobs: list[dict[str, dict[str, object]] | None] | None = None
+
+    def usage(self) -> dict[str, int]:
+        """The choice's usage so far (C-208)."""
+        return usage_object(len(self.prompt), self.generated)
+
+
+def usage_object(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+    """`usage` (C-200)."""
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
+
+
+class Choices:
+    """All choices of one answer, with the fields that its chunks share (C-203, C-666)."""
+
+    def __init__(self, generation: Generation) -> None:
+        self.request: CompletionRequest = generation.request
+        self.head = {
+            "id": f"cmpl-{uuid4().hex}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": generation.model.served_name,
+        }
+        wants_texts = self.request.logprobs is not None or self.request.prompt_logprobs is not None
+        self._counter: TokenCounter | None = counter_for(generation.model) if wants_texts else None
+        self.choices = [
+            Choice(index, prompt, self._lists(prompt))
+            for index, prompt in enumerate(
+                prompt
+                for prompt in generation.engine_request.prompts
+                for _ in range(self.request.n)
+            )
+        ]
+
+    def _lists(self, prompt: tuple[int, ...]) -> TokenLists | None:
+        if self.request.logprobs is None or self._counter is None:
+            return None
+        return TokenLists(self._counter, [] if self.request.echo else list(prompt))
+
+    def add(self, delta: Delta) -> Choice:
+        """Add what a choice gained; returns the choice."""
+        choice = self.choices[delta.index]
+        choice.generated += len(delta.token_ids)
+        choice.finish_reason, choice.stop_reason = delta.finish_reason, delta.stop_reason
+        if self._counter is not None:
+            self._add_lists(choice, delta, self._counter)
+        return choice
+
+    def _add_lists(self, choice: Choice, delta: Delta, counter: TokenCounter) -> None:
+        asked, lists = self.request.prompt_logprobs, choice.lists
+        if delta.prompt_logprobs is not None and asked is not None:
+            likeliest = None if asked == -1 else asked
+            choice.prompt_logprobs = prompt_lists(
+                delta.prompt_logprobs, choice.prompt, likeliest, counter
+            )
+        if lists is None:
+            return
+        if delta.prompt_logprobs is not None and self.request.echo:
+            lists.add_first(choice.prompt[0])
+            for row in rows_of(delta.prompt_logprobs, self.request.logprobs):
+                lists.add(row)
+        if delta.logprobs is not None:
+            for row in rows_of(delta.logprobs):
+                lists.add(row)
+
+    def check_complete(self) -> None:
+        """Refuse an answer with an unfinished choice (C-201)."""
+        for choice in self.choices:
+            if choice.finish_reason is None:
+                raise does_not_fit(f"choice {choice.index} is unfinished")
+
+    def chunk(self, delta: Delta) -> bytes:
+        """Return the event of one delta (C-204 to C-206, C-667)."""
+        choice = self.add(delta)
+        body: dict[str, object] = {
+            **self.head,
+            "choices": [
+                {
+                    "index": choice.index,
+                    "text": delta.text,
+                    "logprobs": choice.lists.take() if choice.lists else None,
+                    "finish_reason": delta.finish_reason,
+                    "stop_reason": delta.stop_reason,
+                }
+            ],
+        }
+        if self.request.continuous_usage:
+            body["usage"] = choice.usage()
+        return event(body)
+
+    def usage_chunk(self, usage: dict[str, int]) -> bytes:
+        """Return the last chunk of `include_usage` (C-207)."""
+        return event({**self.head, "choices": [], "usage": usage})
+
+    def whole(self, usage: dict[str, int]) -> dict[str, object]:
+        """Return the Completion (C-193 to C-195)."""
+        return {
+            **self.head,
+            "choices": [
+                {
+                    "index": choice.index,
+                    "text": "".join(choice.texts),
+                    "logprobs": choice.lists.take() if choice.lists else None,
+                    "finish_reason": choice.finish_reason,
+                    "stop_reason": choice.stop_reason,
+                    "prompt_logprobs": choice.prompt_logprobs,
+                }
+                for choice in self.choices
+            ],
+            "usage": usage,
+        }

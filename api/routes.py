@@ -1,0 +1,155 @@
+"""The one table of the API's paths.
+
+Addresses, `Allow`, rate buckets, body caps and the OpenAPI document are read from it.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from django.conf import settings
+
+from api.limits import Bucket
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """One method of one path."""
+
+    operation_id: str
+    tag: str
+    handler: str
+    """Where its view or stream consumer is: `module:name`."""
+    bucket: Bucket | None = None
+    """The key's rate bucket that counts it; None where no key is asked for."""
+    streams: bool = False
+    """Whether a stream consumer answers it, not a view."""
+    deprecated: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """One path, with a method or more."""
+
+    path: str
+    """As OpenAPI writes it."""
+    operations: Mapping[str, Operation]
+    patterns: Mapping[str, str] = field(default_factory=dict)
+    """Regular expressions of path parameters that are not one segment."""
+    large_bodies: bool = False
+    """Whether the harvest's larger body cap applies (C-038)."""
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """The path as a regular expression with named groups, without its leading slash."""
+        parts = re.split(r"\{(\w+)\}", self.path.removeprefix("/"))
+        names = parts[1::2]
+        texts = [re.escape(text) for text in parts[::2]]
+        groups = [f"(?P<{name}>{self.patterns.get(name, '[^/]+')})" for name in names]
+        body = "".join(text + group for text, group in zip(texts, [*groups, ""], strict=True))
+        return re.compile(f"^{body}$")
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods of `Allow`."""
+        return tuple(self.operations)
+
+    @property
+    def body_cap(self) -> int:
+        """Bytes of a body at most."""
+        env = settings.BASALT
+        return env.harvest_max_body_size if self.large_bodies else env.max_body_size
+
+
+ANY_NAME = {"model_id": ".+"}
+"""A served name has a slash (C-124)."""
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        path="/v1/models",
+        operations={
+            "GET": Operation(
+                operation_id="models.listModels",
+                tag="models",
+                handler="api.model_views:ListModels",
+                bucket=Bucket.OTHER,
+            )
+        },
+    ),
+    Route(
+        path="/v1/models/{model_id}/status",
+        patterns=ANY_NAME,
+        operations={
+            "GET": Operation(
+                operation_id="models.getModelStatus",
+                tag="models",
+                handler="api.model_views:RetrieveModelStatus",
+                bucket=Bucket.OTHER,
+            )
+        },
+    ),
+    Route(
+        path="/v1/models/{model_id}",
+        patterns=ANY_NAME,
+        operations={
+            "GET": Operation(
+                operation_id="models.retrieveModel",
+                tag="models",
+                handler="api.model_views:RetrieveModel",
+                bucket=Bucket.OTHER,
+            )
+        },
+    ),
+    Route(
+        path="/v1/completions",
+        operations={
+            "POST": Operation(
+                operation_id="completions.createCompletion",
+                tag="completions",
+                handler="api.completions:CreateCompletion",
+                bucket=Bucket.WORK,
+                streams=True,
+            )
+        },
+    ),
+    Route(
+        path="/v1/chat/completions",
+        operations={
+            "POST": Operation(
+                operation_id="chat.createChatCompletion",
+                tag="chat",
+                handler="api.chat:CreateChatCompletion",
+                deprecated=True,
+            )
+        },
+    ),
+    Route(
+        path="/health",
+        operations={
+            "GET": Operation(
+                operation_id="health.health", tag="health", handler="api.health:Health"
+            )
+        },
+    ),
+)
+
+
+def match(path: str) -> tuple[Route, dict[str, str]] | None:
+    """Return the route of a path with its parameters, or None when there is no such path."""
+    for route in ROUTES:
+        found = route.pattern.match(path.removeprefix("/"))
+        if found:
+            return route, found.groupdict()
+    return None
+
+
+def body_cap(path: str) -> int:
+    """Return how many bytes of a body the path takes."""
+    found = match(path)
+    return found[0].body_cap if found else settings.BASALT.max_body_size
+
+
+def is_api(path: str) -> bool:
+    """Whether the contract's API owns the path, so that every answer has its form (C-064)."""
+    return path == "/v1" or path.startswith("/v1/") or path in ("/health", "/openapi.json")

@@ -1,0 +1,99 @@
+"""The stream consumer: what answers a request that may wait, without holding a thread.
+
+The work runs in a task of its own, so that a client that leaves is heard at once, also while the
+work waits or sends. Daphne's `Server` of `config.server` makes `send` wait for a slow reader.
+"""
+
+import asyncio
+import contextlib
+from typing import Any, cast
+
+from asgiref.typing import HTTPDisconnectEvent, HTTPRequestEvent
+from channels.exceptions import StopConsumer
+from channels.generic.http import AsyncHttpConsumer
+
+from accounts.keys import KeyState
+from api.app import OPERATION
+from api.authentication import authenticate, client_address
+from api.edge import TOO_LARGE, answer_failure, request_id
+from api.errors import too_large
+from api.routes import Operation
+from completions.database import in_database, is_busy
+from completions.failures import Failure, database_busy
+
+
+class StreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]
+    """Answers one request: subclasses write `answer`."""
+
+    scope: dict[str, Any]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._task: asyncio.Task[None] | None = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer; when this is cancelled, the work ends before it returns."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._cancel()
+
+    async def answer(self, body: bytes, key: KeyState) -> None:
+        """Write the answer.
+
+        Raises:
+            Failure: before anything was sent; it becomes the answer.
+        """
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """Called once when the client has left, before the work is cancelled."""
+
+    async def http_request(self, message: HTTPRequestEvent) -> None:
+        """Collect the body, then start the work."""
+        self.body.append(message.get("body", b""))
+        if not message.get("more_body"):
+            self._task = asyncio.create_task(self._work(b"".join(self.body)))
+            self.body.clear()
+
+    async def http_disconnect(self, message: HTTPDisconnectEvent) -> None:
+        """End: after a whole answer, or because the client left."""
+        if self._task is not None and not self._task.done():
+            self.leave()
+        await self._cancel()
+        raise StopConsumer
+
+    async def _cancel(self) -> None:
+        if self._task is None:
+            return
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    async def _work(self, body: bytes) -> None:
+        try:
+            await self.answer(body, await self._admit())
+        except Failure as failure:
+            await answer_failure(failure, self.scope, self.send)
+
+    async def _admit(self) -> KeyState:
+        """Check the key, then the size of the body (C-002, C-041)."""
+        operation = cast("Operation", self.scope[OPERATION])
+        assert operation.bucket is not None
+        peer = self.scope["client"]
+        headers = self.scope["headers"]
+        address = client_address(peer[0] if peer else None, headers)
+        try:
+            key = await in_database(authenticate, headers, address, operation.bucket)
+        except Exception as error:
+            if is_busy(error):
+                raise database_busy() from None
+            raise
+        if self.scope.get(TOO_LARGE):
+            raise too_large(self.scope[TOO_LARGE])
+        return key
+
+    @property
+    def request_id(self) -> str:
+        """The request's id."""
+        return request_id(self.scope)

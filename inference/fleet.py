@@ -1,0 +1,150 @@
+"""Which workers run, in what stage, and which models are asked for.
+
+A worker is the contract's "container". Its report is a key that expires after six missed
+reports, by Valkey's own clock, so that a killed worker is gone three seconds later whatever the
+clocks of the hosts say.
+"""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import cast
+
+import msgspec
+import redis
+from django.conf import settings
+
+from inference import valkey
+
+DEMAND_SECONDS = 5.0
+"""A demand that nobody repeats for so long is gone."""
+MISSED_REPORTS = 6
+
+
+class Stage(StrEnum):
+    """Where a worker is in its life; the first four are the contract's (C-130, C-659)."""
+
+    WAITING_FOR_GPU = "waiting_for_gpu"
+    CONTAINER_STARTED = "container_started"
+    WEIGHTS_LOADING = "weights_loading"
+    WEIGHTS_LOADED = "weights_loaded"
+    SERVING = "serving"
+    DRAINING = "draining"
+
+    @property
+    def label(self) -> str:
+        """Words for people (C-130, U-67)."""
+        return _LABELS[self]
+
+
+_LABELS = {
+    Stage.WAITING_FOR_GPU: "Waiting for a GPU",
+    Stage.CONTAINER_STARTED: "Container started",
+    Stage.WEIGHTS_LOADING: "Loading model weights",
+    Stage.WEIGHTS_LOADED: "Weights loaded",
+    Stage.SERVING: "Serving",
+    Stage.DRAINING: "Stopping",
+}
+_STARTING = (Stage.CONTAINER_STARTED, Stage.WEIGHTS_LOADING, Stage.WEIGHTS_LOADED)
+
+
+class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker says of itself, twice a second."""
+
+    worker_id: str
+    model_id: str
+    stage: Stage
+    started_at: float
+    """Unix seconds of its start."""
+    idle_since: float | None
+    """Unix seconds since when it has nothing to do; None while it works or loads."""
+    host: str
+    pid: int
+    running: int = 0
+    waiting: int = 0
+
+
+@dataclass(frozen=True)
+class Boot:
+    """A start that is under way (C-129, C-131)."""
+
+    stage: Stage
+    since: float
+    """Unix seconds: of the waiting request for `waiting_for_gpu`, else of the worker's start."""
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """Whether a model is warm, and the start that is under way, if any (C-132, C-133)."""
+
+    warm: bool
+    boot: Boot | None
+
+
+class Fleet:
+    """Reports and demands in Valkey."""
+
+    def __init__(self, connection: redis.Redis) -> None:
+        self._valkey = connection
+
+    def report(self, report: WorkerReport) -> None:
+        """Write a worker's report; it stands for six intervals."""
+        life_ms = int(MISSED_REPORTS * settings.BASALT.worker_report_seconds * 1000)
+        with self._valkey.pipeline(transaction=False) as pipe:
+            pipe.set(
+                valkey.worker_report(report.worker_id), msgspec.msgpack.encode(report), px=life_ms
+            )
+            pipe.sadd(valkey.worker_set(report.model_id), report.worker_id)
+            pipe.execute()
+
+    def retire(self, report: WorkerReport) -> None:
+        """Take a worker's report away at once."""
+        with self._valkey.pipeline(transaction=False) as pipe:
+            pipe.delete(valkey.worker_report(report.worker_id))
+            pipe.srem(valkey.worker_set(report.model_id), report.worker_id)
+            pipe.execute()
+
+    def workers(self, model_id: str) -> list[WorkerReport]:
+        """Return the reports of a model's living workers, oldest first."""
+        members = cast("set[bytes]", self._valkey.smembers(valkey.worker_set(model_id)))
+        ids = sorted(member.decode() for member in members)
+        if not ids:
+            return []
+        raw = cast("list[bytes | None]", self._valkey.mget([valkey.worker_report(i) for i in ids]))
+        gone = [i for i, value in zip(ids, raw, strict=True) if value is None]
+        if gone:
+            self._valkey.srem(valkey.worker_set(model_id), *gone)
+        reports = [msgspec.msgpack.decode(value, type=WorkerReport) for value in raw if value]
+        return sorted(reports, key=lambda report: report.started_at)
+
+    def ask(self, model_id: str) -> None:
+        """Say that a request waits for the model; repeat it while the request waits."""
+        name, life_ms = valkey.demand(model_id), int(DEMAND_SECONDS * 1000)
+        with self._valkey.pipeline(transaction=False) as pipe:
+            pipe.set(name, repr(time.time()), px=life_ms, nx=True)
+            pipe.pexpire(name, life_ms)
+            pipe.execute()
+
+    def demand(self, model_id: str) -> float | None:
+        """Return the Unix seconds since when a request waits for the model, or None."""
+        raw = cast("bytes | None", self._valkey.get(valkey.demand(model_id)))
+        return float(raw) if raw else None
+
+    def state(self, model_id: str) -> ModelState:
+        """Return a model's state from the reports and the demand alone (C-135)."""
+        return state_of(self.workers(model_id), self.demand(model_id))
+
+
+def state_of(workers: Iterable[WorkerReport], demand: float | None) -> ModelState:
+    """Return the state that these reports and this demand mean."""
+    reports = list(workers)
+    starting = [report for report in reports if report.stage in _STARTING]
+    if starting:
+        furthest = max(starting, key=lambda report: _STARTING.index(report.stage))
+        boot = Boot(furthest.stage, furthest.started_at)
+    elif demand is not None and not reports:
+        boot = Boot(Stage.WAITING_FOR_GPU, demand)
+    else:
+        boot = None
+    return ModelState(warm=any(r.stage is Stage.SERVING for r in reports), boot=boot)

@@ -1,0 +1,225 @@
+"""Admission: the one way from a checked request to a running Completion.
+
+The steps stand in the contract's order (U-33); everything that can be refused is refused before
+the Hold is taken. What differs between surfaces is a `Policy`.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from functools import partial
+from uuid import UUID, uuid4
+
+import structlog
+
+from accounts.keys import KeyState
+from billing import ledger
+from billing.allowance import BudgetExceeded, tokens_left
+from billing.models import Hold, Source
+from completions import caps
+from completions.database import in_database
+from completions.failures import (
+    budget_exceeded,
+    context_exceeded,
+    invalid,
+    model_not_found,
+    not_prepared,
+)
+from completions.generation import Generation
+from completions.owner import current_owner
+from completions.places import places
+from completions.request import CompletionRequest
+from inference import catalogue
+from inference.catalogue import ModelEntry
+from inference.client import InferenceClient
+from inference.engine.messages import EngineRequest, Stopping
+from inference.tokenizers import EncodedText, TokenizerMissing, counter_for
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What differs between the surfaces that run Completions."""
+
+    source: Source
+    clamps: bool
+    """Lower `max_tokens` to what the tokens left can hold (C-311)."""
+    stands_in_line: bool
+    """Take one of the key's places, waiting in its line (C-374)."""
+
+
+LIVE = Policy(source=Source.API, clamps=True, stands_in_line=True)
+"""`POST /v1/completions`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """A request with its model and its prompts as token ids."""
+
+    request: CompletionRequest
+    model: ModelEntry
+    prompts: tuple[EncodedText, ...]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Tokens of each prompt, as the Hold counts them (C-190)."""
+        return tuple(prompt.count for prompt in self.prompts)
+
+
+@contextlib.asynccontextmanager
+async def admitted(
+    request: CompletionRequest,
+    *,
+    key: KeyState,
+    request_id: str,
+    policy: Policy,
+    client: InferenceClient,
+) -> AsyncIterator[Generation]:
+    """Admit a request and run it; its Hold has ended when the context is left.
+
+    Raises:
+        Failure: the contract's refusal; nothing is held then.
+    """
+    model = find_model(request.model)
+    caps.check_choices(request)
+    caps.check_output(request)
+    counted = await count(request, model)
+    caps.check_prompt_logprobs(request, model, counted.counts)
+    output = caps.settle_output(request, model, counted.counts)
+    check_ids(counted)
+    async with contextlib.AsyncExitStack() as held:
+        work_id = uuid4().hex
+        if policy.stands_in_line:
+            await held.enter_async_context(places().of_key(str(key.key_id), work_id))
+        await held.enter_async_context(places().of_model(model.id, work_id))
+        hold, output = await take_hold(
+            counted, output, key=key, request_id=request_id, policy=policy
+        )
+        generation = Generation(
+            hold_id=hold.id,
+            owner=current_owner(),
+            request=request,
+            model=model,
+            output=output,
+            prompt_tokens=sum(counted.counts),
+            engine_request=engine_request(counted, output, work_id, key.user_id),
+            client=client,
+        )
+        yield await held.enter_async_context(generation)
+
+
+def find_model(name: str | None) -> ModelEntry:
+    """Return the served model of this id or served name; None is the default (C-143, U-06).
+
+    Raises:
+        Failure: `model_not_found`.
+    """
+    served = catalogue.current()
+    model = served.default if name is None else served.find(name)
+    if model is None or not model.enabled:
+        raise model_not_found(name or "", [entry.id for entry in served.enabled])
+    return model
+
+
+async def count(request: CompletionRequest, model: ModelEntry) -> Counted:
+    """Count and encode the prompts (C-328 to C-331), without holding the event loop up.
+
+    Raises:
+        Failure: on `prompt`, for one without a token (U-37).
+    """
+    texts = [prompt for prompt in request.prompts if isinstance(prompt, str)]
+    if texts:
+        prompts = await asyncio.to_thread(_encode, texts, model, request.add_special_tokens)
+    else:
+        prompts = tuple(
+            EncodedText(ids=ids, count=len(ids))
+            for ids in request.prompts
+            if not isinstance(ids, str)
+        )
+    if any(prompt.count == 0 for prompt in prompts):
+        raise invalid("prompt", "The decoder prompt cannot be empty")
+    return Counted(request=request, model=model, prompts=prompts)
+
+
+def _encode(texts: list[str], model: ModelEntry, special: bool) -> tuple[EncodedText, ...]:
+    try:
+        return tuple(counter_for(model).encode_texts(texts, add_special_tokens=special))
+    except TokenizerMissing as missing:
+        log.error("a served model is not prepared", cause=str(missing))
+        raise not_prepared(model.id) from None
+
+
+def check_ids(counted: Counted) -> None:
+    """Refuse token ids outside the model's vocabulary (C-177)."""
+    size = counted.model.vocab_size
+    for prompt in counted.prompts:
+        if prompt.ids is None:
+            raise context_exceeded(counted.model.max_model_len, prompt.count, 1)
+        worst = max(prompt.ids) if min(prompt.ids) >= 0 else min(prompt.ids)
+        if not 0 <= worst < size:
+            raise invalid("prompt", f"Token id {worst} is out of vocabulary")
+
+
+async def take_hold(
+    counted: Counted,
+    output: caps.Output,
+    *,
+    key: KeyState,
+    request_id: str,
+    policy: Policy,
+) -> tuple[Hold, caps.Output]:
+    """Take the Hold, with `max_tokens` lowered when the policy allows and the tokens demand it.
+
+    Raises:
+        Failure: `budget_exceeded` (C-306 to C-310, C-356 to C-360).
+    """
+    size = partial(caps.tokens_to_hold, counted.request, counted.counts)
+    take = partial(
+        ledger.take_hold,
+        user_id=key.user_id,
+        key_id=key.key_id,
+        request_id=request_id,
+        model=counted.model.id,
+        source=policy.source,
+        owner=await in_database(current_owner),
+    )
+    asked = size(output.max_tokens)
+    try:
+        return await in_database(take, tokens=asked), output
+    except BudgetExceeded as short:
+        cause = short
+    if not policy.clamps:
+        raise budget_exceeded(cause, asked)
+    left = await in_database(tokens_left, user_id=key.user_id, key_id=key.key_id)
+    room = (left.largest_hold - sum(counted.counts)) // counted.request.choices
+    if room < 1 or room >= output.max_tokens:
+        raise budget_exceeded(cause, asked)
+    lowered = output.lowered_to(room)
+    try:
+        return await in_database(take, tokens=size(room)), lowered
+    except BudgetExceeded as lost_race:
+        raise budget_exceeded(lost_race, size(room)) from None
+
+
+def engine_request(
+    counted: Counted, output: caps.Output, work_id: str, user_id: UUID
+) -> EngineRequest:
+    """Return the engine's form of an admitted request; prefixes are shared within a User."""
+    request = counted.request
+    return EngineRequest(
+        request_id=work_id,
+        cache_scope=str(user_id),
+        prompts=tuple(prompt.ids or () for prompt in counted.prompts),
+        max_tokens=output.max_tokens,
+        n=request.n,
+        sampling=request.sampling,
+        stopping=Stopping(texts=request.stop),
+        echo=request.echo,
+        logprobs=request.logprobs,
+        prompt_logprobs=request.prompt_logprobs,
+        priority=request.priority,
+        read_layers=request.read_layers or (),
+        steering=request.steering,
+    )

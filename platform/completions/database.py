@@ -1,0 +1,46 @@
+"""Database work of code that runs in an event loop.
+
+A request that waits must not hold a thread or a connection: each call runs in one of a few
+threads, and gives its connection back before it returns.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from typing import ParamSpec, TypeVar
+
+from django.conf import settings
+from django.db import OperationalError, connection
+from psycopg_pool import PoolTimeout
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(settings.BASALT.db_pool_size, thread_name_prefix="database")
+
+
+async def in_database(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a synchronous function that uses the database, in a thread of its own.
+
+    Raises whatever the function raises; see `is_busy` for a database that had no connection.
+    """
+    call = partial(_call, partial(function, *args, **kwargs))
+    return await asyncio.get_running_loop().run_in_executor(_threads(), call)
+
+
+def _call(function: Callable[[], T]) -> T:
+    try:
+        return function()
+    finally:
+        # Inside a test's transaction the connection is the test's own.
+        if not connection.in_atomic_block:
+            connection.close()
+
+
+def is_busy(error: BaseException) -> bool:
+    """Whether an error means that no connection was free in time (C-094)."""
+    return isinstance(error, OperationalError) and isinstance(error.__cause__, PoolTimeout)

@@ -1,0 +1,217 @@
+"""Every way in which a request can be refused or fail, as the contract names it (section 3).
+
+A `Failure` is raised or stored anywhere; `api.errors` is the one place that writes it out.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from django.conf import settings
+
+from billing.allowance import BudgetExceeded, Short
+from inference.engine.messages import Failed, FailureCode
+
+NUL_MESSAGE = "A text cannot hold the character U+0000 (NUL)."
+SURROGATE_MESSAGE = "A text cannot hold half of a surrogate pair."
+RETRY_UPSTREAM_SECONDS = 30
+
+
+class ErrorType(StrEnum):
+    """`type` of an error (C-058)."""
+
+    INVALID_REQUEST = "invalid_request_error"
+    RATE_LIMIT = "rate_limit_error"
+    UPSTREAM = "upstream_error"
+    UNAVAILABLE = "service_unavailable"
+    INTERNAL = "internal_error"
+
+
+@dataclass(frozen=True, eq=False)
+class Failure(Exception):
+    """One error of the contract: its status, its object and its headers."""
+
+    status: int
+    message: str
+    code: str | None = None
+    type: ErrorType = ErrorType.INVALID_REQUEST
+    param: str | None = None
+    retryable: bool | None = None
+    """None leaves the field out of the object (C-061)."""
+    retry_after: int | None = None
+    """Seconds, for `Retry-After` (C-654)."""
+    upstream_status: int | None = None
+    may_retry: bool = True
+    """False sends `x-should-retry: false`."""
+    allow: tuple[str, ...] = ()
+    """Methods of a 405 (C-043)."""
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.code}: {self.message}"
+
+    def after_start(self) -> "Failure":
+        """Return the failure as it is told once an answer has started: `retryable` set (C-061)."""
+        if self.retryable is None:
+            return replace(self, retryable=False)
+        return self
+
+
+def invalid(param: str | None, message: str) -> Failure:
+    """A bad body, field or path id (C-065)."""
+    return Failure(400, message, "invalid_request", param=param)
+
+
+def bad_json(why: str) -> Failure:
+    """The body is not JSON (C-066)."""
+    return Failure(400, f"The request body is not valid JSON: {why}.", "bad_json")
+
+
+def model_not_found(name: str, served: list[str]) -> Failure:
+    """An unserved model (C-067)."""
+    return Failure(
+        400,
+        f"The model `{name}` does not exist. The API serves {', '.join(served)}.",
+        "model_not_found",
+        param="model",
+    )
+
+
+def context_exceeded(limit: int, prompt_tokens: int, output_tokens: int) -> Failure:
+    """Prompt and `max_tokens` do not fit the model's context (C-097, C-312)."""
+    return Failure(
+        400,
+        f"This model's maximum context length is {limit} tokens. However, you requested "
+        f"{output_tokens} output tokens and your prompt contains {prompt_tokens} input tokens, "
+        f"for a total of {prompt_tokens + output_tokens} tokens. Please reduce the length of the "
+        "input prompt or the number of requested output tokens. "
+        f"(parameter=input_tokens, value={prompt_tokens})",
+        "context_length_exceeded",
+        param="prompt",
+    )
+
+
+def deadline_infeasible(max_tokens: int, most: int) -> Failure:
+    """Too many tokens to wait for without a stream (C-070, C-298)."""
+    return Failure(
+        400,
+        f"Without a stream, max_tokens is {most} at most, so that the answer comes in time: "
+        f"{max_tokens} were asked for. Lower max_tokens, or set stream to true.",
+        "deadline_infeasible",
+        param="max_tokens",
+        may_retry=False,
+    )
+
+
+def budget_exceeded(cause: BudgetExceeded, tokens: int) -> Failure:
+    """The tokens left cannot hold the request; `tokens` is the Hold it names (C-357 to C-360)."""
+    message = f"This request can use up to {tokens} tokens, more than "
+    ask = f" Ask for more tokens at {settings.BASALT.app_address}/usage/request."
+    if cause.short is Short.KEY_BUDGET:
+        message += "this API key's token budget has left."
+    elif cause.short is Short.BUDGET:
+        message += f"your token budget has left.{ask}"
+    else:
+        refill = f"{cause.refills_on.day} {cause.refills_on:%B %Y}"
+        message += (
+            "your monthly allowance has left this month and more than your token budget has left. "
+            f"The allowance refills on {refill} (UTC).{ask}"
+        )
+    return Failure(429, message, "budget_exceeded", may_retry=False)
+
+
+def queue_full(running: int, waiting: int) -> Failure:
+    """The key's line is full (C-086, C-372)."""
+    return Failure(
+        429,
+        f"This API key has {running} Completions running and {waiting} waiting, the most that it "
+        "may have. Try again when one has ended.",
+        "queue_full",
+        ErrorType.RATE_LIMIT,
+        retry_after=5,
+    )
+
+
+def model_busy(model: str, most: int) -> Failure:
+    """The model has its most requests in flight (C-095, C-375)."""
+    return Failure(
+        503,
+        f"The model {model} has {most} requests in flight, the most that it takes. Nothing ran.",
+        "circuit_open",
+        ErrorType.UPSTREAM,
+        retryable=True,
+        retry_after=5,
+    )
+
+
+def not_prepared(model: str) -> Failure:
+    """The model's files are not on this server."""
+    return Failure(
+        502,
+        f"Could not reach Inference: the model {model} is not prepared on this server.",
+        "upstream_unreachable",
+        ErrorType.UPSTREAM,
+        retryable=True,
+        retry_after=RETRY_UPSTREAM_SECONDS,
+    )
+
+
+def database_busy() -> Failure:
+    """No database connection was free in time (C-094)."""
+    return Failure(
+        503,
+        "The database was busy. Nothing ran and nothing is held.",
+        "db_pool_exhausted",
+        ErrorType.UNAVAILABLE,
+        retry_after=1,
+    )
+
+
+def internal() -> Failure:
+    """A fault of the API itself (C-092)."""
+    return Failure(
+        500,
+        "The server had an error while processing your request.",
+        "internal_error",
+        ErrorType.INTERNAL,
+        may_retry=False,
+    )
+
+
+def of_engine(failed: Failed) -> Failure:
+    """Return the failure that an engine's or the client's terminal event means."""
+    code, message, param = failed.code, failed.message, failed.param
+    if code is FailureCode.INVALID_REQUEST:
+        return invalid(param, message)
+    if code is FailureCode.CONTEXT_LENGTH:
+        return Failure(400, message, "context_length_exceeded", param="prompt")
+    if code is FailureCode.DEADLINE:
+        return Failure(
+            504,
+            message,
+            "upstream_deadline",
+            ErrorType.UPSTREAM,
+            retryable=False,
+            may_retry=False,
+        )
+    if code in (FailureCode.OUT_OF_MEMORY, FailureCode.ENGINE_DEAD, FailureCode.UNREACHABLE):
+        return Failure(
+            502,
+            message,
+            code.value,
+            ErrorType.UPSTREAM,
+            retryable=True,
+            retry_after=RETRY_UPSTREAM_SECONDS,
+        )
+    return Failure(
+        502,
+        message,
+        "upstream_server_error",
+        ErrorType.UPSTREAM,
+        retryable=False,
+        may_retry=False,
+    )
+
+
+def seconds_up(seconds: float) -> int:
+    """Whole seconds to wait, at least one."""
+    return max(1, math.ceil(seconds))

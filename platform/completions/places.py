@@ -1,0 +1,201 @@
+"""Places: how many Completions of a key run or wait, and how many requests a model has in flight.
+
+A place is a member of a sorted set in Valkey, scored by the time at which its lease runs out, by
+Valkey's own clock. Whoever holds places renews them from one thread of its process; when the
+process dies, its places are free one lease later, whatever else happens (C-370, C-371, C-375).
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator
+from functools import cache
+from typing import cast
+
+import redis
+import structlog
+from django.conf import settings
+
+from completions.failures import model_busy, queue_full
+from inference import valkey
+from inference.client import LOST
+
+log = structlog.get_logger()
+
+LEASE_MS = 10_000
+LOOK_SECONDS = 0.05
+"""How often a Completion in line looks whether it is its turn."""
+
+_PURGE = """
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local function purge(set) redis.call('ZREMRANGEBYSCORE', set, '-inf', now) end
+"""
+
+# KEYS running, line, alive, counter; ARGV member, lease, most running, most waiting.
+# Answers 1 for a place, 2 for a turn in the line, 0 when the line is full.
+_ENTER = (
+    _PURGE
+    + """
+purge(KEYS[1])
+for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now)) do
+  redis.call('ZREM', KEYS[2], member)
+end
+purge(KEYS[3])
+local free = tonumber(ARGV[3]) - redis.call('ZCARD', KEYS[1])
+local rank = redis.call('ZRANK', KEYS[2], ARGV[1])
+local ahead = rank or redis.call('ZCARD', KEYS[2])
+if ahead < free then
+  redis.call('ZREM', KEYS[2], ARGV[1])
+  redis.call('ZREM', KEYS[3], ARGV[1])
+  redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
+  redis.call('PEXPIRE', KEYS[1], 2 * ARGV[2])
+  return 1
+end
+if not rank then
+  if ahead >= tonumber(ARGV[4]) then return 0 end
+  redis.call('ZADD', KEYS[2], redis.call('INCR', KEYS[4]), ARGV[1])
+end
+redis.call('ZADD', KEYS[3], now + ARGV[2], ARGV[1])
+for i = 2, 4 do redis.call('PEXPIRE', KEYS[i], 2 * ARGV[2]) end
+return 2
+"""
+)
+
+# KEYS set; ARGV member, lease, most. Answers 1 for a place, 0 when there is none.
+_TAKE = (
+    _PURGE
+    + """
+purge(KEYS[1])
+if redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[3]) then return 0 end
+redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
+redis.call('PEXPIRE', KEYS[1], 2 * ARGV[2])
+return 1
+"""
+)
+
+# KEYS sets; ARGV lease, then a member for each set. Puts back what a restarted Valkey forgot.
+_RENEW = (
+    _PURGE
+    + """
+for i, set in ipairs(KEYS) do
+  redis.call('ZADD', set, now + ARGV[1], ARGV[i + 1])
+  redis.call('PEXPIRE', set, 2 * ARGV[1])
+end
+"""
+)
+
+# KEYS set; answers how many places of it are taken.
+_COUNT = _PURGE + "purge(KEYS[1]) return redis.call('ZCARD', KEYS[1])"
+
+
+def _running(key_id: str) -> str:
+    return f"{valkey.PREFIX}places:running:{key_id}"
+
+
+def _line(key_id: str) -> list[str]:
+    return [f"{valkey.PREFIX}places:{part}:{key_id}" for part in ("line", "alive", "counter")]
+
+
+def _in_flight(model_id: str) -> str:
+    return f"{valkey.PREFIX}places:model:{model_id}"
+
+
+class Places:
+    """The places that this process holds, and the thread that renews them."""
+
+    def __init__(self, connection: redis.Redis) -> None:
+        self._enter = connection.register_script(_ENTER)
+        self._take = connection.register_script(_TAKE)
+        self._renew = connection.register_script(_RENEW)
+        self._count = connection.register_script(_COUNT)
+        self._valkey = connection
+        self._held: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()
+        threading.Thread(target=self._renew_forever, name="places", daemon=True).start()
+
+    def in_flight(self, model_id: str) -> int:
+        """Return how many requests a model has in flight, from every process."""
+        return cast("int", self._count(keys=[_in_flight(model_id)]))
+
+    def running(self, key_id: str) -> int:
+        """Return how many Completions of a key run."""
+        return cast("int", self._count(keys=[_running(key_id)]))
+
+    def _try_key(self, key_id: str, member: str) -> int:
+        env = settings.BASALT
+        keys = [_running(key_id), *_line(key_id)]
+        limits = [LEASE_MS, env.max_inflight_per_key, env.max_queued_per_key]
+        with self._lock:
+            answer = cast("int", self._enter(keys=keys, args=[member, *limits]))
+            if answer == 1:
+                self._held.add((_running(key_id), member))
+        return answer
+
+    def _try_model(self, model_id: str, member: str) -> bool:
+        place = (_in_flight(model_id), member)
+        most = settings.BASALT.max_inflight_per_model
+        with self._lock:
+            taken = bool(self._take(keys=[place[0]], args=[member, LEASE_MS, most]))
+            if taken:
+                self._held.add(place)
+        return taken
+
+    def _leave(self, member: str, sets: list[str]) -> None:
+        with self._lock:
+            self._held -= {(name, member) for name in sets}
+            with contextlib.suppress(*LOST), self._valkey.pipeline(transaction=False) as pipe:
+                for name in sets:
+                    pipe.zrem(name, member)
+                pipe.execute()
+
+    def _renew_forever(self) -> None:
+        while True:
+            threading.Event().wait(LEASE_MS / 4000)
+            with self._lock, contextlib.suppress(*LOST):
+                held = sorted(self._held)
+                for start in range(0, len(held), 500):
+                    part = held[start : start + 500]
+                    self._renew(
+                        keys=[name for name, _ in part],
+                        args=[LEASE_MS, *(member for _, member in part)],
+                    )
+
+    @contextlib.asynccontextmanager
+    async def of_key(self, key_id: str, member: str) -> AsyncIterator[None]:
+        """Hold one of the key's places, waiting in its line for it.
+
+        Raises:
+            Failure: `queue_full`.
+        """
+        env = settings.BASALT
+        try:
+            while (answer := await asyncio.to_thread(self._try_key, key_id, member)) == 2:
+                await asyncio.sleep(LOOK_SECONDS)
+            if answer == 0:
+                raise queue_full(env.max_inflight_per_key, env.max_queued_per_key)
+            yield
+        finally:
+            sets = [_running(key_id), *_line(key_id)[:2]]
+            await asyncio.shield(asyncio.to_thread(self._leave, member, sets))
+
+    @contextlib.asynccontextmanager
+    async def of_model(self, model_id: str, member: str) -> AsyncIterator[None]:
+        """Hold one of the model's places in flight.
+
+        Raises:
+            Failure: `circuit_open`, when all are taken.
+        """
+        if not await asyncio.to_thread(self._try_model, model_id, member):
+            raise model_busy(model_id, settings.BASALT.max_inflight_per_model)
+        try:
+            yield
+        finally:
+            sets = [_in_flight(model_id)]
+            await asyncio.shield(asyncio.to_thread(self._leave, member, sets))
+
+
+@cache
+def places() -> Places:
+    """Return this process's places."""
+    return Places(valkey.connection())

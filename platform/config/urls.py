@@ -1,0 +1,9 @@
+"""Every address that Django answers."""
+
+from django.contrib import admin
+from django.urls import include, path
+
+urlpatterns = [
+    path("", include("api.urls")),
+    path("admin/", admin.site.urls),
+]

@@ -1,0 +1,72 @@
+"""`manage.py worker QUEUE`: starts the runner, or the engine of one model."""
+
+import os
+import time
+from argparse import ArgumentParser
+from typing import Any
+
+from celery import current_app
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+
+from operations.hosting import CeleryHost
+
+RING_GRACE_SECONDS = 0.5
+"""How long a stopping worker still answers a bell that was rung before it said so."""
+
+
+class Command(BaseCommand):
+    """Starts a worker: `runner`, or `engine.MODEL`."""
+
+    help = "Run a worker: `runner`, or `engine.MODEL` for the engine of one model."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Declare the queue."""
+        parser.add_argument("queue", help="runner, or engine.MODEL")
+
+    def handle(self, *args: Any, queue: str, **options: Any) -> None:
+        """Run until SIGTERM or SIGINT."""
+        kind, _, model_id = queue.partition(".")
+        if kind == "engine" and model_id:
+            code = run_engine(model_id)
+        elif queue == "runner":
+            code = run_runner()
+        else:
+            raise CommandError(f"there is no worker {queue!r}: runner, or engine.MODEL")
+        # Threads of libraries must not keep a stopped worker alive.
+        self.stdout.flush()
+        os._exit(code)
+
+
+def run_engine(model_id: str) -> int:
+    """Load a prepared model and serve it; returns the exit code."""
+    from inference import catalogue
+    from inference.preparation import prepared
+    from inference.worker import EngineWorker
+
+    entry = catalogue.current().find(model_id)
+    if entry is None:
+        raise CommandError(f"the catalogue has no model {model_id!r}")
+    files = prepared(entry, settings.BASALT.models)
+    if files is None:
+        raise CommandError(f"{model_id} is not prepared: run manage.py pull_model {model_id}")
+    host = CeleryHost(current_app, f"engine.{model_id}")
+    host.watch_signals()
+    worker = EngineWorker(entry, files.folder)
+    worker.start()
+
+    def before_stop() -> None:
+        worker.announce_stop()
+        time.sleep(RING_GRACE_SECONDS)
+
+    code = host.run(before_stop)
+    worker.stop(settings.BASALT.drain_seconds)
+    return code
+
+
+def run_runner() -> int:
+    """Run background work; returns the exit code."""
+    host = CeleryHost(current_app, "runner")
+    host.watch_signals()
+    return host.run(lambda: None)
