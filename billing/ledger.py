@@ -60,8 +60,9 @@ class Books:
     def month(self, month: date) -> AllowanceMonth:
         """Return a month's count, one that starts at 0 when the month has none (C-323)."""
         if month not in self._months:
-            found = AllowanceMonth.objects.filter(account=self.account, month=month).first()
-            self._months[month] = found or AllowanceMonth(account=self.account, month=month)
+            found = AllowanceMonth.objects.filter(account=self.account, month=month)
+            new = AllowanceMonth(account=self.account, month=month)
+            self._months[month] = next(iter(found), new)
         return self._months[month]
 
     def key_budget(self, key_id: UUID) -> KeyBudget | None:
@@ -289,14 +290,17 @@ def _share(owner: UUID) -> None:
 
 
 def _lock_open(hold_id: UUID, owner: UUID, at: datetime) -> tuple[Books, Hold] | None:
-    """Lock the User's Account, then read the Hold, if it is open and this owner's."""
-    mine = Hold.objects.filter(id=hold_id, owner=owner, state=HoldState.OPEN)
-    user_id = mine.values_list("user_id", flat=True).first()
+    """Lock the User's Account, then read the Hold, if it is open and this owner's.
+
+    The Hold is looked for by its id alone: with the owner in the query a planner without
+    statistics may walk through all open Holds of the process instead.
+    """
+    user_id = Hold.objects.filter(id=hold_id).values_list("user_id", flat=True).first()
     if user_id is None:
         return None
     books = Books.lock(user_id, at)
-    hold = mine.first()
-    return (books, hold) if hold else None
+    hold = Hold.objects.get(id=hold_id)
+    return (books, hold) if hold.owner_id == owner else None
 
 
 def _take_overage(books: Books, hold: Hold, beyond: int) -> int:

@@ -131,33 +131,29 @@ def read_key(key_id: UUID) -> KeyState | None:
 
 
 def _state(which: Q) -> KeyState | None:
-    row = (
-        ApiKey.objects.filter(which)
-        .values_list(
-            "id",
-            "user_id",
-            "user__email",
-            "paused_at",
-            "revoked_at",
-            "user__suspended_at",
-            "last_used_at",
+    """Read the one key, or none, that `which` names."""
+    rows = ApiKey.objects.filter(which).values_list(
+        "id",
+        "user_id",
+        "user__email",
+        "paused_at",
+        "revoked_at",
+        "user__suspended_at",
+        "last_used_at",
+    )
+    for key_id, user_id, email, paused_at, revoked_at, suspended_at, last_used_at in rows:
+        state = KeyState(
+            key_id=key_id,
+            user_id=user_id,
+            email=email,
+            paused=paused_at is not None,
+            revoked=revoked_at is not None,
+            suspended=suspended_at is not None,
         )
-        .first()
-    )
-    if row is None:
-        return None
-    key_id, user_id, email, paused_at, revoked_at, suspended_at, last_used_at = row
-    state = KeyState(
-        key_id=key_id,
-        user_id=user_id,
-        email=email,
-        paused=paused_at is not None,
-        revoked=revoked_at is not None,
-        suspended=suspended_at is not None,
-    )
-    if state.usable:
-        _note_use(key_id, last_used_at)
-    return state
+        if state.usable:
+            _note_use(key_id, last_used_at)
+        return state
+    return None
 
 
 def _note_use(key_id: UUID, last_used_at: datetime | None) -> None:
