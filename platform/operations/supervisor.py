@@ -20,6 +20,7 @@ SETTLED_SECONDS = 60.0
 """A process that lived so long is started again after `FIRST_DELAY`, whatever came before."""
 TAIL_LINES = 40
 CHUNK = 65536
+DRAIN_CHUNKS = 64
 LONGEST_LINE = 2**20
 
 
@@ -37,7 +38,13 @@ class Outcome:
 class Child:
     """A process that runs, or has run."""
 
-    def __init__(self, command: Command, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(
+        self,
+        command: Command,
+        process: "subprocess.Popen[bytes]",
+        log: int,
+        show: Callable[[str, str], None],
+    ) -> None:
         self.command = command
         self.process = process
         self.started = time.monotonic()
@@ -45,6 +52,12 @@ class Child:
         self.code = 0
         """Its exit status, once `exited` is set; negative for a signal."""
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._show = show
+        self._log = _Lines(log, self._take)
+
+    def _take(self, line: str) -> None:
+        self.tail.append(line)
+        self._show(self.command.name, line)
 
     @property
     def lived(self) -> float:
@@ -73,6 +86,7 @@ class Child:
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
+        self._log.drain()
         self.code = self.process.returncode
         self.exited.set()
 
@@ -117,15 +131,10 @@ class Supervisor:
             raise
         finally:
             os.close(writing)
-        child = Child(command, process)
+        child = Child(command, process, reading, self.console.child_line)
         self._children.append(child)
-        _Lines(reading, lambda line: self._log(child, line))
         child.look()
         return child
-
-    def _log(self, child: Child, line: str) -> None:
-        child.tail.append(line)
-        self.console.child_line(child.command.name, line)
 
     async def run(self, command: Command) -> Outcome:
         """Run a process to its end and return how it ended; raises `OSError`."""
@@ -138,9 +147,9 @@ class Supervisor:
             raise
         finally:
             os.close(writing)
-        ended = _Lines(reading, lines.append).ended
+        output = _Lines(reading, lines.append)
         await child.exited.wait()
-        await ended
+        output.drain()
         return Outcome(child.code, "\n".join(lines), child.last_line)
 
     async def end(self, child: Child, seconds: float) -> None:
@@ -254,16 +263,22 @@ class _Lines:
         self._descriptor = descriptor
         self._take = take
         self._rest = b""
-        self._loop = asyncio.get_running_loop()
-        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._open = True
         os.set_blocking(descriptor, False)
-        self._loop.add_reader(descriptor, self._read)
+        asyncio.get_running_loop().add_reader(descriptor, self._read)
 
-    def _read(self) -> None:
+    def drain(self) -> None:
+        """Read what is there now, up to `DRAIN_CHUNKS`."""
+        for _ in range(DRAIN_CHUNKS):
+            if not (self._open and self._read()):
+                return
+
+    def _read(self) -> bool:
+        """Take one chunk; returns whether there was one."""
         try:
             chunk = os.read(self._descriptor, CHUNK)
         except BlockingIOError:
-            return
+            return False
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         if self._rest and (not chunk or len(self._rest) > LONGEST_LINE):
             lines.append(self._rest)
@@ -271,6 +286,7 @@ class _Lines:
         for line in lines:
             self._take(line.decode(errors="replace").rstrip("\r"))
         if not chunk:
-            self._loop.remove_reader(self._descriptor)
+            asyncio.get_running_loop().remove_reader(self._descriptor)
             os.close(self._descriptor)
-            self.ended.set_result(None)
+            self._open = False
+        return bool(chunk)
