@@ -627,6 +627,7 @@ class HubHandler(BaseHTTPRequestHandler):
 @pytest.fixture
 def hub(checkpoint):
     (checkpoint / "README.md").write_text("not needed")
+    (checkpoint / "pytorch_model.bin").write_text("the same weights as a pickle")
     hub = Hub(checkpoint)
     yield hub
     hub.shutdown()
@@ -644,7 +645,7 @@ def test_a_repository_of_the_hub_is_prepared_at_the_commit_of_its_revision(shop,
     assert pull.returncode == 0, err
     assert f"revision   {COMMIT}" in out
     assert "model.safetensors" in hub.served
-    assert "README.md" not in hub.served
+    assert not {"README.md", "pytorch_model.bin"} & set(hub.served)
     loaded = AutoModelForCausalLM.from_pretrained(shop.models / "tiny")
     assert torch.equal(logits(loaded), logits(llama))
 

@@ -20,11 +20,12 @@ EMOJI, CJK = PARTIAL
 
 
 def byte_tokenizer(*, bos: bool) -> Tokenizer:
-    """One token for each byte, and one for 'aaaaaaaaaaaaaaaa' and its halves."""
+    """One token for each byte, and one for 'aaaaaaaaaaaaaaaa', its halves and U+FFFD."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     runs = ["a" * length for length in (2, 4, 8, 16)]
-    vocab = {token: i for i, token in enumerate(["<s>", *alphabet, *runs])}
-    merges = [(run[: len(run) // 2], run[: len(run) // 2]) for run in runs]
+    replacement = [("ï", "¿"), ("ï¿", "½")]
+    merges = [(run[: len(run) // 2], run[: len(run) // 2]) for run in runs] + replacement
+    vocab = {t: i for i, t in enumerate(["<s>", *alphabet, *("".join(m) for m in merges)])}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.add_special_tokens(["<s>"])
