@@ -26,7 +26,7 @@ class Command(BaseCommand):
 
 
 def _paragraph(entry: ModelEntry) -> list[str]:
-    marks = [entry.dtype, entry.device, entry.backend.kind]
+    marks: list[str] = [entry.dtype, entry.device, entry.backend.kind]
     marks += ["default"] if entry.default else []
     marks += [] if entry.enabled else ["off"]
     lines = [f"{entry.id}  {entry.served_name}  ({', '.join(marks)})"]
