@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 from uuid import uuid4
 
 import structlog
@@ -22,10 +22,7 @@ from django.conf import settings
 from inference import valkey, wire
 from inference.catalogue import ModelEntry
 from inference.client import LOST
-from inference.engine.limits import EngineLimits
-from inference.engine.loading import LoadStage
-from inference.engine.messages import Event, Failed, Finished
-from inference.engine.service import Engine
+from inference.engine.messages import EngineRequest, Event, Failed, Finished
 from inference.fleet import Fleet, Stage, WorkerReport
 
 log = structlog.get_logger()
@@ -34,6 +31,68 @@ CONSUMER_PATIENCE = 5.0
 """Seconds without a consumer's mark after which its requests are aborted."""
 PUBLISH_PATIENCE = 5.0
 """Seconds for which unsent events are kept while Valkey cannot be reached."""
+
+Emit = Callable[[Sequence[Event]], None]
+Report = Callable[[Stage], None]
+
+
+class Load(Protocol):
+    """How much an engine has to do."""
+
+    @property
+    def running(self) -> int:
+        """Choices that run."""
+
+    @property
+    def waiting(self) -> int:
+        """Choices that wait for room."""
+
+
+class RunningEngine(Protocol):
+    """What a worker needs of an engine; `inference.engine.service.Engine` is the real one."""
+
+    def start(self, emit: Emit) -> None:
+        """Begin the loop; `emit` takes each step's events."""
+
+    def submit(self, request: EngineRequest, worker_id: str) -> None:
+        """Take a request; its events follow."""
+
+    def abort(self, request_id: str) -> None:
+        """Forget a request; it emits nothing more."""
+
+    def stop(self, drain_s: float) -> None:
+        """End, after at most so many seconds."""
+
+    def load_figures(self) -> Load:
+        """Say how much there is to do."""
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the loop has broken."""
+
+
+def load_engine(model: ModelEntry, folder: Path, report: Report) -> RunningEngine:
+    """Load a prepared model into the torch engine, telling each stage.
+
+    Raises:
+        ModelUnsupported: when the weights cannot be served.
+    """
+    from inference.engine.limits import EngineLimits
+    from inference.engine.service import Engine
+
+    env = settings.BASALT
+    return Engine.load(
+        folder,
+        dtype=model.dtype,
+        device=model.device,
+        max_model_len=model.max_model_len,
+        limits=EngineLimits(
+            cache_bytes=int(env.engine_memory_gib * 2**30),
+            threads=env.engine_threads or os.cpu_count() or 1,
+        ),
+        report=lambda stage: report(Stage(stage.value)),
+    )
+
 
 _current: "EngineWorker | None" = None
 
@@ -48,14 +107,14 @@ def current_worker() -> "EngineWorker":
 class EngineWorker:
     """The engine of one model in this process."""
 
-    def __init__(self, model: ModelEntry, folder: Path) -> None:
+    def __init__(self, model: ModelEntry, load: Callable[[Report], RunningEngine]) -> None:
         self.model = model
         self.worker_id = f"{model.id}-{uuid4().hex[:12]}"
-        self._folder = folder
+        self._load = load
         self._stage = Stage.CONTAINER_STARTED
         self._started_at = time.time()
         self._idle_since: float | None = None
-        self._engine: Engine | None = None
+        self._engine: RunningEngine | None = None
         self._fleet = Fleet(valkey.connection())
         self._consumers: dict[str, str] = {}
         self._missed: dict[str, float] = {}
@@ -65,26 +124,11 @@ class EngineWorker:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Load the model and serve; reports go out from the first moment.
-
-        Raises:
-            ModelBroken: when the prepared files cannot be loaded.
-        """
+        """Load the model and serve; reports go out from the first moment."""
         global _current
         _current = self
         self._spawn(self._report_forever, "worker-reports")
-        env = settings.BASALT
-        self._engine = Engine.load(
-            self._folder,
-            dtype=self.model.dtype,
-            device=self.model.device,
-            max_model_len=self.model.max_model_len,
-            limits=EngineLimits(
-                cache_bytes=int(env.engine_memory_gib * 2**30),
-                threads=env.engine_threads or os.cpu_count() or 1,
-            ),
-            report=self._loaded,
-        )
+        self._engine = self._load(self._enter)
         self._engine.start(self._outbox.put)
         self._spawn(self._publish_forever, "worker-publisher")
         self._spawn(self._control_forever, "worker-control")
@@ -125,9 +169,6 @@ class EngineWorker:
         self._threads.append(thread)
         thread.start()
 
-    def _loaded(self, stage: LoadStage) -> None:
-        self._enter(Stage(stage.value))
-
     def _enter(self, stage: Stage) -> None:
         log.info("worker stage", worker=self.worker_id, stage=stage.value)
         self._stage = stage
@@ -150,7 +191,7 @@ class EngineWorker:
 
     def _report_forever(self) -> None:
         while not self._stopping.wait(settings.BASALT.worker_report_seconds):
-            if self._engine and self._engine.is_dead:
+            if self._stage is Stage.SERVING and self._engine and self._engine.is_dead:
                 log.error("the engine died: the worker ends", worker=self.worker_id)
                 with contextlib.suppress(*LOST):
                     self._fleet.retire(self._report())

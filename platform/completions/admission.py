@@ -16,7 +16,7 @@ import structlog
 from accounts.keys import KeyState
 from billing import ledger
 from billing.allowance import BudgetExceeded, tokens_left
-from billing.models import Hold, Source
+from billing.models import Source
 from completions import caps
 from completions.database import in_database
 from completions.failures import (
@@ -27,7 +27,7 @@ from completions.failures import (
     not_prepared,
 )
 from completions.generation import Generation
-from completions.owner import current_owner
+from completions.owner import current_owner, replace_owner
 from completions.places import places
 from completions.request import CompletionRequest
 from inference import catalogue
@@ -94,12 +94,12 @@ async def admitted(
         if policy.stands_in_line:
             await held.enter_async_context(places().of_key(str(key.key_id), work_id))
         await held.enter_async_context(places().of_model(model.id, work_id))
-        hold, output = await take_hold(
+        hold_id, owner, output = await take_hold(
             counted, output, key=key, request_id=request_id, policy=policy
         )
         generation = Generation(
-            hold_id=hold.id,
-            owner=current_owner(),
+            hold_id=hold_id,
+            owner=owner,
             request=request,
             model=model,
             output=output,
@@ -169,7 +169,7 @@ async def take_hold(
     key: KeyState,
     request_id: str,
     policy: Policy,
-) -> tuple[Hold, caps.Output]:
+) -> tuple[UUID, UUID, caps.Output]:
     """Take the Hold, with `max_tokens` lowered when the policy allows and the tokens demand it.
 
     Raises:
@@ -177,17 +177,16 @@ async def take_hold(
     """
     size = partial(caps.tokens_to_hold, counted.request, counted.counts)
     take = partial(
-        ledger.take_hold,
+        _take,
         user_id=key.user_id,
         key_id=key.key_id,
         request_id=request_id,
         model=counted.model.id,
         source=policy.source,
-        owner=await in_database(current_owner),
     )
     asked = size(output.max_tokens)
     try:
-        return await in_database(take, tokens=asked), output
+        return *await in_database(take, tokens=asked), output
     except BudgetExceeded as short:
         cause = short
     if not policy.clamps:
@@ -198,9 +197,36 @@ async def take_hold(
         raise budget_exceeded(cause, asked)
     lowered = output.lowered_to(room)
     try:
-        return await in_database(take, tokens=size(room)), lowered
+        return *await in_database(take, tokens=size(room)), lowered
     except BudgetExceeded as lost_race:
         raise budget_exceeded(lost_race, size(room)) from None
+
+
+def _take(
+    *,
+    user_id: UUID,
+    key_id: UUID | None,
+    tokens: int,
+    request_id: str,
+    model: str,
+    source: Source,
+) -> tuple[UUID, UUID]:
+    """Take a Hold under this process's lease; returns the Hold's id and the lease's token."""
+    owner = current_owner()
+    take = partial(
+        ledger.take_hold,
+        user_id=user_id,
+        key_id=key_id,
+        tokens=tokens,
+        request_id=request_id,
+        model=model,
+        source=source,
+    )
+    try:
+        return take(owner=owner).id, owner
+    except ledger.OwnerLost:
+        owner = replace_owner(owner)
+        return take(owner=owner).id, owner
 
 
 def engine_request(

@@ -55,10 +55,14 @@ class Ownership:
         lease = self._lease
         if lease is None or lease.renew() or self._closing.is_set():
             return
-        log.warning("lease lost: what this process held was released", owner=str(lease.token))
-        fresh = owners.register(self._kind)
+        self.replace(lease.token)
+
+    def replace(self, lost: UUID) -> None:
+        """Take a new lease after the one with this token was reaped."""
         with self._lock:
-            self._lease = fresh
+            if self._lease is not None and self._lease.token == lost:
+                log.warning("lease lost: what this process held was released", owner=str(lost))
+                self._lease = owners.register(self._kind)
 
 
 _current: Ownership | None = None
@@ -80,3 +84,10 @@ def current_owner() -> UUID:
     if _current is None:
         raise RuntimeError("this process takes no Holds: own_as() was not called")
     return _current.token()
+
+
+def replace_owner(lost: UUID) -> UUID:
+    """Return a new token after the lease with this token was reaped."""
+    if _current is not None:
+        _current.replace(lost)
+    return current_owner()

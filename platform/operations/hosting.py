@@ -43,10 +43,9 @@ class CeleryHost:
         for number in STOP_SIGNALS:
             signal.signal(number, self._on_signal)
 
-    @property
-    def stop_wanted(self) -> bool:
-        """Whether a signal asked for the end, also before the consumer runs."""
-        return self._stop.is_set()
+    def stop(self) -> None:
+        """Ask for the end, as a signal does."""
+        self._stop.set()
 
     def run(self, before_stop: Callable[[], None]) -> int:
         """Consume until a signal comes or the consumer breaks; returns the exit code.
@@ -61,6 +60,7 @@ class CeleryHost:
         before_stop()
         state.should_stop = EXIT_OK  # type: ignore[assignment]
         consumer.join(5)
+        state.should_stop = None
         return 1 if self._broke else 0
 
     def _consume(self) -> None:

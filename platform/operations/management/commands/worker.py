@@ -3,6 +3,7 @@
 import os
 import time
 from argparse import ArgumentParser
+from functools import partial
 from typing import Any
 
 from celery import current_app
@@ -43,7 +44,7 @@ def run_engine(model_id: str) -> int:
     """Load a prepared model and serve it; returns the exit code."""
     from inference import catalogue
     from inference.preparation import prepared
-    from inference.worker import EngineWorker
+    from inference.worker import EngineWorker, load_engine
 
     entry = catalogue.current().find(model_id)
     if entry is None:
@@ -53,7 +54,7 @@ def run_engine(model_id: str) -> int:
         raise CommandError(f"{model_id} is not prepared: run manage.py pull_model {model_id}")
     host = CeleryHost(current_app, f"engine.{model_id}")
     host.watch_signals()
-    worker = EngineWorker(entry, files.folder)
+    worker = EngineWorker(entry, partial(load_engine, entry, files.folder))
     worker.start()
 
     def before_stop() -> None:

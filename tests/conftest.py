@@ -1,0 +1,173 @@
+"""Fixtures for every surface: the tiny model, web processes, keys, and the scripted engine."""
+
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import httpx
+import pytest
+from django.conf import settings
+from django.test.utils import setup_databases
+
+from tests.live import Web, web_process
+
+TINY = """
+[[models]]
+id = "tiny"
+served_name = "basalt/tiny-llama"
+default = true
+source = {{ kind = "folder", path = "{folder}" }}
+dtype = "float32"
+device = "cpu"
+gpu_shape = "cpu"
+price_per_hour = 0
+idle_seconds = 600
+start_seconds = 5
+max_model_len = 512
+n_layers = 4
+hidden_size = 64
+vocab_size = 384
+
+[[models]]
+id = "tiny-other"
+served_name = "basalt/tiny-llama-other"
+source = {{ kind = "folder", path = "{folder}" }}
+dtype = "float32"
+device = "cpu"
+gpu_shape = "cpu"
+price_per_hour = 0
+idle_seconds = 600
+start_seconds = 5
+max_model_len = 512
+n_layers = 4
+hidden_size = 64
+vocab_size = 384
+"""
+
+
+@pytest.fixture(scope="session")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the logs of processes."""
+    return tmp_path_factory.mktemp("logs")
+
+
+@pytest.fixture(scope="session")
+def tiny_catalogue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A catalogue of two tiny models, prepared, and in use in this process too."""
+    from inference import catalogue
+    from inference.preparation import prepare
+    from tests.engine.tiny_models import make_llama
+
+    folder = tmp_path_factory.mktemp("tiny-catalogue")
+    make_llama(folder / "source")
+    path = folder / "catalogue.toml"
+    path.write_text(TINY.format(folder=folder / "source"))
+    assert tomllib.loads(path.read_text())
+    before = settings.BASALT
+    settings.BASALT = before.model_copy(
+        update={"catalogue_path": path, "models_dir": folder / "models"}
+    )
+    for entry in catalogue.current().enabled:
+        prepare(entry, settings.BASALT.models, lambda progress: None)
+    yield path
+    settings.BASALT = before
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(
+    django_test_environment: None, django_db_blocker, django_db_modify_db_settings: None
+) -> None:
+    """The test database, made also for tests that no mark of pytest-django names.
+
+    It goes with the server, which is the test run's own.
+    """
+    with django_db_blocker.unblock():
+        setup_databases(verbosity=0, interactive=False, keepdb=True)
+
+
+@pytest.fixture(scope="session")
+def database(django_db_setup: None, django_db_blocker) -> Iterator[None]:
+    """The test database, open to processes that the tests start: nothing is rolled back."""
+    with django_db_blocker.unblock():
+        yield
+
+
+@pytest.fixture(scope="session")
+def web(database: None, tiny_catalogue: Path, logs: Path) -> Iterator[Web]:
+    """A web process with the contract's settings, but quick to keep alive."""
+    with web_process(logs / "web.log", KEEPALIVE_SECONDS="0.3") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def scripted_session(database: None, tiny_catalogue: Path):
+    from inference import catalogue
+    from tests.scripted import scripted_worker
+
+    with scripted_worker(catalogue.current().default) as engine:
+        yield engine
+
+
+@pytest.fixture
+def scripted(scripted_session):
+    """The scripted engine of the default model, with nothing left over from other tests."""
+    engine = scripted_session
+    engine.answers = None
+    yield engine
+    engine.answers = None
+    for asked in list(engine.running.values()):
+        asked.answer("over")
+    while not engine.asked.empty():
+        engine.asked.get_nowait()
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A User of a test, with a key."""
+
+    user_id: object
+    key_id: object
+    secret: str
+    client: httpx.Client
+
+    def left(self) -> int:
+        """Tokens left in the Budget."""
+        from billing.allowance import tokens_left
+
+        return tokens_left(user_id=self.user_id, key_id=self.key_id).budget_left
+
+    def open_holds(self) -> int:
+        from billing.models import Hold
+
+        return Hold.objects.open().filter(user_id=self.user_id).count()
+
+
+@pytest.fixture
+def make_caller(web: Web) -> Iterator[Callable[..., Caller]]:
+    """Makes Users with a key, a Budget, and no allowance unless asked for."""
+    from accounts.keys import create_key
+    from accounts.models import User
+    from billing.grants import grant, set_allowance
+
+    clients: list[httpx.Client] = []
+
+    def make(tokens: int = 100_000, allowance: int = 0, at: Web = web) -> Caller:
+        user = User.objects.create_user(email=f"{uuid4().hex}@example.org")
+        key, secret = create_key(user=user, name="test")
+        set_allowance(user_id=user.id, tokens=allowance)
+        if tokens:
+            grant(user_id=user.id, tokens=tokens, by=None)
+        clients.append(at.client(secret))
+        return Caller(user.id, key.id, secret, clients[-1])
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def caller(make_caller: Callable[..., Caller]) -> Caller:
+    """A User with 100,000 tokens."""
+    return make_caller()
