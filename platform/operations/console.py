@@ -7,7 +7,8 @@ from itertools import cycle
 from typing import TextIO
 
 COLOURS = cycle(("36", "32", "35", "33", "34", "96", "92", "95"))
-NAME_WIDTH = 10
+FIRST_WIDTH = 10
+LARGEST_WIDTH = 32
 
 
 class Console:
@@ -22,6 +23,7 @@ class Console:
         self._as_json = as_json
         self._coloured = stream.isatty() and not as_json
         self._colours: dict[str, str] = {}
+        self._width = FIRST_WIDTH
 
     def child_line(self, name: str, text: str) -> None:
         """Write a line that a child wrote."""
@@ -36,7 +38,8 @@ class Console:
             self._write(f"{self._column('up')} {text}")
 
     def _column(self, name: str) -> str:
-        column = f"{name:<{NAME_WIDTH}} |"
+        self._width = max(self._width, min(len(name), LARGEST_WIDTH))
+        column = f"{name:<{self._width}} |"
         if not self._coloured:
             return column
         colour = self._colours.setdefault(name, next(COLOURS))

@@ -106,11 +106,10 @@ class Instance:
         )
         default = self._wishes.catalogue.default
         key, _ = await _both(
-            self._finish("database", "prepare_database"),
-            self._finish("pull", "pull_model", default.id),
+            self._prepare_database(), self._finish("pull", "pull_model", default.id)
         )
         launcher = await self._start_processes(listener, address)
-        self._announce(default, address, key.strip())
+        self._announce(default, address, key)
         self._tasks.append(asyncio.create_task(self._pull_others()))
         return launcher
 
@@ -128,6 +127,15 @@ class Instance:
                     self._environment[variable] = server.url
         except ServerFailed as failure:
             raise UpFailed(str(failure)) from None
+        try:
+            await asyncio.to_thread(self._valkey().ping)
+        except (redis.RedisError, ValueError) as failure:
+            raise UpFailed(f"Valkey does not answer at VALKEY_URL: {failure}") from None
+
+    def _valkey(self) -> redis.Redis:
+        return redis.Redis.from_url(
+            self._environment["VALKEY_URL"], socket_timeout=5, socket_connect_timeout=5
+        )
 
     async def _start_server(self, server: Server) -> None:
         async def command() -> Command:
@@ -146,6 +154,13 @@ class Instance:
             raise UpFailed(f"{server.name} {words}")
         await asyncio.to_thread(server.complete)
 
+    async def _prepare_database(self) -> str:
+        """Migrate; returns the first admin's key, which is said at once, if it was made now."""
+        key = (await self._finish("database", "prepare_database")).strip()
+        if key:
+            self._say(f"API key of the first admin, shown only now: {key}")
+        return key
+
     async def _start_processes(self, listener: socket.socket, address: str) -> Launcher:
         number = listener.fileno()
         web = replace(self._command("web", "serve", "--fd", str(number)), keep_open=(number,))
@@ -156,7 +171,7 @@ class Instance:
         ]
         self._launcher = Launcher(
             self._supervisor,
-            Fleet(redis.Redis.from_url(self._environment["VALKEY_URL"], socket_timeout=5)),
+            Fleet(self._valkey()),
             self._wishes.catalogue.enabled,
             lambda model_id: self._command(model_id, "worker", f"engine.{model_id}"),
             self._wishes.drain_seconds,
@@ -169,13 +184,11 @@ class Instance:
     def _announce(self, model: ModelEntry, address: str, key: str) -> None:
         """Say that requests are served, once."""
         body = json.dumps({"model": model.id, "prompt": "The sky is", "max_tokens": 16})
-        if key:
-            self._say(f"API key of the first admin, shown only now: {key}")
-        else:
+        if not key:
             self._say("Make a key with: .venv/bin/python manage.py create_key you@example.org")
         self._say(f"Ready: {model.id} at {address}")
         self._say(
-            f"curl {address}/v1/completions -H 'Content-Type: application/json' "
+            f"curl -s {address}/v1/completions -H 'Content-Type: application/json' "
             f'-H "Authorization: Bearer {key or "$BASALT_KEY"}" -d {shlex.quote(body)}'
         )
 

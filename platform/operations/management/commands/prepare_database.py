@@ -3,9 +3,11 @@
 import io
 from argparse import ArgumentParser
 
+import psycopg
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
 
 FIRST_ADMIN = "admin@localhost"
 
@@ -24,7 +26,13 @@ class Command(BaseCommand):
         parser.add_argument("--email", default=FIRST_ADMIN, help="email of the first admin")
 
     def handle(self, *, email: str, **options: object) -> None:
-        """Bring the database up to date."""
+        """Bring the database up to date; ends with one line when it does not answer."""
+        try:
+            # The pool would only say that it has no connection.
+            psycopg.connect(settings.BASALT.database_url, connect_timeout=5).close()
+        except psycopg.Error as failure:
+            cause = " ".join(str(failure).split())
+            raise CommandError(f"the database of DATABASE_URL does not answer: {cause}") from None
         call_command("migrate", interactive=False, stdout=self.stderr, verbosity=0)
         if get_user_model().objects.exists():
             return

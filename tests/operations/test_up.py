@@ -1,0 +1,293 @@
+"""`manage.py up`, whole: from an empty folder to an answer, and to nothing left behind."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from config import environment
+from tests.operations.conftest import processes_of, wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+GIVEN = ("DATABASE_URL", "VALKEY_URL", "SECRET_KEY", "VAR_DIR", "API_URL")
+START_SECONDS = 120
+
+
+class Up:
+    """One running `manage.py up`."""
+
+    def __init__(self, var: Path, *options: str, **settings: str) -> None:
+        self.var = var
+        kept = {name: value for name, value in os.environ.items() if name not in GIVEN}
+        self._output = (var.parent / f"{var.name}.out").open("w+")
+        self._log = (var.parent / f"{var.name}.log").open("w+")
+        self.process = subprocess.Popen(
+            [sys.executable, ROOT / "manage.py", "up", "--port", "0", "--var", var, *options],
+            env={**kept, "DRAIN_SECONDS": "2", **settings},
+            stdout=self._output,
+            stderr=self._log,
+            start_new_session=True,
+        )
+
+    @property
+    def output(self) -> str:
+        return Path(self._output.name).read_text()
+
+    @property
+    def log(self) -> str:
+        return Path(self._log.name).read_text()
+
+    @property
+    def address(self) -> str:
+        return re.findall(r"^Ready: \S+ at (\S+)$", self.output, re.M)[0]
+
+    def wait_until_ready(self) -> "Up":
+        def ready_or_dead() -> bool:
+            assert self.process.poll() is None, self.log
+            return "\ncurl " in f"\n{self.output}"
+
+        wait_for(ready_or_dead, f"ready\n{self.log}", START_SECONDS)
+        return self
+
+    def healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.address}/health", timeout=5) as answer:
+                return answer.status == 200
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def child(self, *words: str) -> psutil.Process:
+        """The living child whose command line has all of these words."""
+        for process in psutil.Process(self.process.pid).children():
+            with contextlib.suppress(psutil.Error):
+                line = " ".join(process.cmdline())
+                if all(word in line for word in words):
+                    return process
+        raise AssertionError(f"no child with {words}: {self.log}")
+
+    def replaced(self, before: psutil.Process, *words: str) -> bool:
+        try:
+            return self.child(*words).pid != before.pid
+        except AssertionError:
+            return False
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self._output.close()
+        self._log.close()
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(prefix="basalt-up-"))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def first(folder: Path) -> Iterator[Up]:
+    """An instance that the tests of this module share."""
+    up = Up(folder / "first")
+    try:
+        yield up.wait_until_ready()
+    finally:
+        up.close()
+
+
+def failed_start(up: Up) -> str:
+    """Wait for a start to fail; returns the line that says why."""
+    try:
+        assert up.process.wait(START_SECONDS) == 1
+        assert not processes_of(up.var)
+        lines = [line for line in up.log.splitlines() if "cannot start: " in line]
+        assert len(lines) == 1, up.log
+        assert up.log.splitlines()[-1] == lines[0]
+        assert "Traceback" not in up.log
+        assert "Ready" not in up.output
+        return lines[0]
+    finally:
+        up.close()
+
+
+def test_the_printed_request_is_answered(first: Up) -> None:
+    key = re.findall(r"shown only now: (sk-acs-\S+)$", first.output, re.M)
+    line = next(line for line in first.output.splitlines() if line.startswith("curl "))
+    assert f"Bearer {key[0]}" in line
+    answer = subprocess.run(["sh", "-c", line], capture_output=True, check=True, timeout=120)
+    completion = json.loads(answer.stdout)
+    assert completion["choices"][0]["text"]
+    assert completion["usage"]["completion_tokens"] == 16
+
+
+def test_one_ready_line_is_printed(first: Up) -> None:
+    assert first.output.count("Ready: ") == 1
+    assert "smollm2-135m-instruct-q4" in first.output
+
+
+def test_a_command_in_another_shell_reaches_the_instance(first: Up) -> None:
+    settings = {name: value for name, value in os.environ.items() if name not in GIVEN}
+    made = subprocess.run(
+        [sys.executable, ROOT / "manage.py", "create_key", "other@example.org"],
+        env={**settings, "VAR_DIR": str(first.var)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    key = made.stdout.strip()
+    assert re.fullmatch(r"sk-acs-\w+", key)
+    asked = urllib.request.Request(
+        f"{first.address}/v1/models", headers={"Authorization": f"Bearer {key}"}
+    )
+    with urllib.request.urlopen(asked, timeout=30) as answer:
+        assert answer.status == 200
+
+
+def test_the_address_is_known_to_every_process(first: Up, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in GIVEN:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("VAR_DIR", str(first.var))
+    assert environment.load().api_url == first.address
+    assert (first.var / "up.env").stat().st_mode & 0o777 == 0o600
+    assert (first.var / "secret_key").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_port_in_use_ends_the_start_with_one_line(first: Up, folder: Path) -> None:
+    port = first.address.rpartition(":")[2]
+    line = failed_start(Up(folder / "second", "--port", port))
+    assert f"port {port} of 127.0.0.1 is in use: stop what uses it, or choose another" in line
+    assert first.healthy()
+
+
+def test_a_folder_in_use_ends_the_start_with_one_line(first: Up) -> None:
+    # The log of the second start must not overwrite that of the first.
+    var = first.var.parent / "link"
+    var.symlink_to(first.var)
+    try:
+        line = failed_start_in_foreign_folder(Up(var))
+        assert f"process {first.process.pid} already serves" in line
+    finally:
+        var.unlink()
+    assert first.healthy()
+    assert (first.var / "up.env").exists()
+
+
+def failed_start_in_foreign_folder(up: Up) -> str:
+    assert up.process.wait(START_SECONDS) == 1
+    up.close()
+    return up.log.splitlines()[-1]
+
+
+def test_a_killed_web_process_comes_back_at_its_address(first: Up) -> None:
+    web = first.child("manage.py serve")
+    web.kill()
+    wait_for(lambda: first.replaced(web, "manage.py serve"), "a new web process")
+    wait_for(first.healthy, "the web process answers", 60)
+
+
+@pytest.mark.parametrize("words", [("postgres", "-D"), ("valkey-server",)])
+def test_a_killed_server_comes_back_at_its_address(first: Up, words: tuple[str, ...]) -> None:
+    server = first.child(*words)
+    server.kill()
+    wait_for(lambda: first.replaced(server, *words), "a new server", 60)
+    wait_for(first.healthy, "the instance is healthy", 60)
+
+
+@pytest.mark.parametrize("words", [("worker", "runner"), ("manage.py clock",)])
+def test_a_killed_worker_comes_back(first: Up, words: tuple[str, ...]) -> None:
+    worker = first.child(*words)
+    worker.kill()
+    wait_for(lambda: first.replaced(worker, *words), "a new worker", 60)
+
+
+def test_two_instances_serve_at_once_and_neither_leaves_a_process(first: Up, folder: Path) -> None:
+    up = Up(folder / "other")
+    try:
+        up.wait_until_ready()
+        assert up.address != first.address
+        assert up.healthy()
+        assert first.healthy()
+        # Killed without a chance to clean up, it takes every process with it.
+        assert len(processes_of(up.var)) >= 5
+        up.process.kill()
+        up.process.wait()
+        wait_for(lambda: not processes_of(up.var), "nothing is left after kill -9")
+    finally:
+        up.close()
+    again = Up(folder / "other")
+    try:
+        again.wait_until_ready()
+        assert "shown only now" not in again.output
+        assert "Bearer $BASALT_KEY" in again.output
+        assert again.end(signal.SIGTERM) == 0
+        assert not processes_of(again.var)
+        assert not (again.var / "up.env").exists()
+        assert "killing" not in again.log
+    finally:
+        again.close()
+    assert first.healthy()
+
+
+def test_ctrl_c_during_the_start_leaves_nothing(folder: Path) -> None:
+    up = Up(folder / "early")
+    try:
+        wait_for(lambda: processes_of(up.var / "postgres"), "PostgreSQL runs", 60)
+        assert up.end(signal.SIGINT) == 0
+        assert not processes_of(up.var)
+        assert "Ready" not in up.output
+    finally:
+        up.close()
+
+
+def test_a_broken_catalogue_is_named(folder: Path) -> None:
+    broken = folder / "broken.toml"
+    broken.write_text("[[models]]\nid = 7\n")
+    assert "broken.toml" in failed_start(Up(folder / "broken", CATALOGUE_PATH=str(broken)))
+
+
+def test_a_model_that_cannot_be_prepared_is_named(folder: Path) -> None:
+    text = (ROOT / "deploy" / "catalogue.toml").read_text()
+    source = re.search(r"\[models\.source\]\n(.+\n)+", text)
+    assert source
+    broken = folder / "missing.toml"
+    broken.write_text(
+        text.replace(source[0], '[models.source]\nkind = "folder"\npath = "no-such-folder"\n', 1)
+    )
+    line = failed_start(
+        Up(
+            folder / "missing",
+            CATALOGUE_PATH=str(broken),
+            MODELS_DIR=str(folder / "missing-models"),
+        )
+    )
+    assert "no-such-folder" in line
+
+
+def test_servers_that_do_not_answer_are_named(folder: Path) -> None:
+    line = failed_start(
+        Up(folder / "no-database", DATABASE_URL="postgresql://basalt@/basalt?host=/nonexistent")
+    )
+    assert "the database of DATABASE_URL does not answer" in line
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    line = failed_start(Up(folder / "no-valkey", VALKEY_URL=f"redis://127.0.0.1:{port}"))
+    assert "Valkey does not answer at VALKEY_URL" in line
