@@ -9,7 +9,9 @@ from enum import StrEnum
 
 from django.conf import settings
 
+from accounts.keys import KeyState
 from billing.allowance import BudgetExceeded, Short
+from inference.client import UNREACHABLE_MESSAGE
 from inference.engine.messages import Failed, FailureCode
 
 NUL_MESSAGE = "A text cannot hold the character U+0000 (NUL)."
@@ -27,7 +29,7 @@ class ErrorType(StrEnum):
     INTERNAL = "internal_error"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Failure(Exception):
     """One error of the contract: its status, its object and its headers."""
 
@@ -54,6 +56,35 @@ class Failure(Exception):
         if self.retryable is None:
             return replace(self, retryable=False)
         return self
+
+
+def unknown_key() -> Failure:
+    """No key has this secret (C-004)."""
+    return Failure(401, "Incorrect API key provided.", "invalid_api_key")
+
+
+def check_key(key: KeyState) -> None:
+    """Refuse a key that may not be used now (C-005 to C-008).
+
+    Raises:
+        Failure: 401 `key_revoked`, `account_suspended` or `key_disabled`.
+    """
+    env = settings.BASALT
+    if key.revoked:
+        raise Failure(401, "This API key has been revoked.", "key_revoked")
+    if key.suspended:
+        raise Failure(
+            401,
+            f"Your access to {env.site_name} is suspended. Write to {env.support_email} if you "
+            "think this is a mistake.",
+            "account_suspended",
+        )
+    if key.paused:
+        raise Failure(
+            401,
+            "This API key is paused. Resume it on API Keys in the App to use it again.",
+            "key_disabled",
+        )
 
 
 def invalid(param: str | None, message: str) -> Failure:
@@ -143,6 +174,31 @@ def model_busy(model: str, most: int) -> Failure:
     )
 
 
+def circuit_open(model: str, seconds: int) -> Failure:
+    """The breaker of the model is open (C-377)."""
+    return Failure(
+        503,
+        f"Inference failed several times in a row for the model {model}. Nothing ran: try again "
+        f"in {seconds} seconds.",
+        "circuit_open",
+        ErrorType.UPSTREAM,
+        retryable=True,
+        retry_after=seconds,
+    )
+
+
+def unreachable() -> Failure:
+    """What lies between the API and Inference cannot be reached (C-101)."""
+    return Failure(
+        502,
+        UNREACHABLE_MESSAGE,
+        "upstream_unreachable",
+        ErrorType.UPSTREAM,
+        retryable=True,
+        retry_after=RETRY_UPSTREAM_SECONDS,
+    )
+
+
 def not_prepared(model: str) -> Failure:
     """The model's files are not on this server."""
     return Failure(
@@ -178,7 +234,10 @@ def internal() -> Failure:
 
 
 def of_engine(failed: Failed) -> Failure:
-    """Return the failure that an engine's or the client's terminal event means."""
+    """Return the failure that an engine's or the client's terminal event means.
+
+    What an engine itself answers as its own fault counts as Inference's 500 (C-063, C-105).
+    """
     code, message, param = failed.code, failed.message, failed.param
     if code is FailureCode.INVALID_REQUEST:
         return invalid(param, message)
@@ -201,6 +260,7 @@ def of_engine(failed: Failed) -> Failure:
             ErrorType.UPSTREAM,
             retryable=True,
             retry_after=RETRY_UPSTREAM_SECONDS,
+            upstream_status=500 if code is FailureCode.OUT_OF_MEMORY else None,
         )
     return Failure(
         502,
@@ -208,6 +268,7 @@ def of_engine(failed: Failed) -> Failure:
         "upstream_server_error",
         ErrorType.UPSTREAM,
         retryable=False,
+        upstream_status=500 if code is FailureCode.SERVER_ERROR else None,
         may_retry=False,
     )
 
