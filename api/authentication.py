@@ -4,10 +4,11 @@ from collections.abc import Iterable
 from ipaddress import ip_address, ip_network
 
 from django.conf import settings
+from django.db import DatabaseError
 
 from accounts.keys import KeyState, find_key
 from api.limits import Bucket, bad_key_bucket, key_bucket
-from completions.failures import Failure
+from completions.failures import Failure, check_key, unknown_key
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -36,49 +37,26 @@ def authenticate(headers: Headers, address: str, bucket: Bucket) -> KeyState:
     """
     guard = bad_key_bucket(address)
     guard.take()
-    key = find_key(_secret(headers))
+    try:
+        key = find_key(_secret(headers))
+    except DatabaseError:
+        guard.give_back()
+        raise
     if key is None:
-        raise _refused("invalid_api_key", "Incorrect API key provided.")
-    if key.revoked:
-        raise _refused("key_revoked", "This API key has been revoked.")
-    guard.give_back()
-    check_state(key)
+        raise unknown_key()
+    if not key.revoked:
+        guard.give_back()
+    check_key(key)
     key_bucket(str(key.key_id), bucket).take()
     return key
-
-
-def check_state(key: KeyState) -> None:
-    """Refuse a key that may not be used now (C-005 to C-008).
-
-    Raises:
-        Failure: 401 `key_revoked`, `key_disabled` or `account_suspended`.
-    """
-    env = settings.BASALT
-    if key.revoked:
-        raise _refused("key_revoked", "This API key has been revoked.")
-    if key.suspended:
-        raise _refused(
-            "account_suspended",
-            f"Your access to {env.site_name} is suspended. Write to {env.support_email} if you "
-            "think this is a mistake.",
-        )
-    if key.paused:
-        raise _refused(
-            "key_disabled",
-            "This API key is paused. Resume it on API Keys in the App to use it again.",
-        )
 
 
 def _secret(headers: Headers) -> str:
     """Return the Bearer token; the scheme is read without regard to case (U-64)."""
     scheme, _, secret = (header(headers, b"authorization") or "").strip().partition(" ")
     if scheme.lower() != "bearer" or not secret.strip():
-        raise _refused("missing_authorization", MISSING_MESSAGE)
+        raise Failure(401, MISSING_MESSAGE, "missing_authorization")
     return secret.strip()
-
-
-def _refused(code: str, message: str) -> Failure:
-    return Failure(401, message, code)
 
 
 def client_address(peer: str | None, headers: Headers) -> str:

@@ -259,9 +259,15 @@ def _message(fault: ErrorDetails) -> str:
         or_null = " or null" if fault["loc"][-1] in NULLABLE else ""
         return f"Invalid type for '{place}': expected {EXPECTED[kind]}{or_null}."
     if kind in BOUNDS:
-        bound, words = BOUNDS[kind]
-        return f"Invalid value for '{place}': expected a value {words} {fault['ctx'][bound]:g}."
+        name, words = BOUNDS[kind]
+        bound = _number(fault["ctx"][name])
+        return f"Invalid value for '{place}': expected a value {words} {bound}."
     return fault["msg"]
+
+
+def _number(bound: float) -> str:
+    """Write a bound with all its digits, and without the `.0` of a whole one."""
+    return str(int(bound)) if float(bound).is_integer() else repr(bound)
 
 
 def _place(path: tuple[int | str, ...]) -> str:

@@ -11,11 +11,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from api.views import ContractView
+from completions.breaker import BreakerName, BreakerState, breakers
 from completions.places import places
 from inference import catalogue
+from inference.catalogue import ModelEntry
 from inference.client import LOST
 
 _started = time.monotonic()
+CLOSED = BreakerState(failures=0, open_ms=0, period=0)
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,24 @@ def pool_is_saturated() -> bool:
     return stats.get("pool_available", 1) == 0 and stats.get("requests_waiting", 0) > 0
 
 
+def backend(model: ModelEntry) -> dict[str, object]:
+    """Return what is known of a model's traffic."""
+    return backend_object(model, breakers().state(model.id), places().in_flight(model.id))
+
+
+def backend_object(model: ModelEntry, breaker: BreakerState, in_flight: int) -> dict[str, object]:
+    """Return one entry of `backends` (C-632)."""
+    return {
+        "model_id": model.id,
+        "status": "live",
+        "gpu_shape": model.gpu_shape,
+        "breaker_state": breaker.name.value,
+        "breaker_consecutive_failures": breaker.failures,
+        "breaker_open_seconds": breaker.open_seconds,
+        "in_flight": in_flight,
+    }
+
+
 class Health(ContractView):
     """Answers without a key; 503 only when the database does not answer (C-634)."""
 
@@ -57,24 +78,17 @@ class Health(ContractView):
         """Look at each part and say what is degraded."""
         database, saturated = check_database(), pool_is_saturated()
         reasons = ["the pool of database connections is saturated"] if saturated else []
-        backends = []
-        for model in catalogue.current().enabled:
-            in_flight = 0
-            try:
-                in_flight = places().in_flight(model.id)
-            except LOST:
-                reasons = [*reasons, "Valkey cannot be reached"][:2]
-            backends.append(
-                {
-                    "model_id": model.id,
-                    "status": "live",
-                    "gpu_shape": model.gpu_shape,
-                    "breaker_state": "closed",
-                    "breaker_consecutive_failures": 0,
-                    "breaker_open_seconds": None,
-                    "in_flight": in_flight,
-                }
-            )
+        try:
+            backends = [backend(model) for model in catalogue.current().enabled]
+        except LOST:
+            reasons.append("Valkey cannot be reached")
+            backends = [backend_object(model, CLOSED, 0) for model in catalogue.current().enabled]
+        broken = [
+            str(entry["model_id"])
+            for entry in backends
+            if entry["breaker_state"] == BreakerName.OPEN.value
+        ]
+        reasons += [f"the breaker of {model} is open" for model in broken]
         status = "degraded" if reasons else "ok"
         body = {
             "status": status if database.ok else "down",
@@ -85,7 +99,7 @@ class Health(ContractView):
                 "runners": [],
             },
             "backends": backends,
-            "degraded_backends": [],
+            "degraded_backends": broken,
             "degraded_reasons": reasons,
         }
         return Response(body, status=200 if database.ok else 503)

@@ -17,11 +17,15 @@ def read_json(body: bytes) -> object:
     """Return the value of a body.
 
     Raises:
-        Failure: `bad_json`, also for NaN, infinities, numbers beyond a float, and deep nesting.
+        Failure: `bad_json`, also for NaN, infinities, numbers beyond a float, deep nesting, and a
+            name that one object holds twice: which of its values counts would be a guess.
     """
     try:
         value = json.loads(
-            body.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite
+            body.decode("utf-8"),
+            object_pairs_hook=_object,
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
         )
     except UnicodeDecodeError:
         raise bad_json("it is not UTF-8") from None
@@ -33,6 +37,15 @@ def read_json(body: bytes) -> object:
         raise bad_json(str(error)) from None
     _check_depth(value)
     return value
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise bad_json(f"the name {twice[:40]!r} stands twice in one object")
+    return found
 
 
 def _refuse_constant(name: str) -> object:

@@ -138,7 +138,7 @@ ROUTES: tuple[Route, ...] = (
 def match(path: str) -> tuple[Route, dict[str, str]] | None:
     """Return the route of a path with its parameters, or None when there is no such path."""
     for route in ROUTES:
-        found = route.pattern.match(path.removeprefix("/"))
+        found = route.pattern.fullmatch(path.removeprefix("/"))
         if found:
             return route, found.groupdict()
     return None

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 from typing import Any, cast
 
+import structlog
 from asgiref.typing import HTTPDisconnectEvent, HTTPRequestEvent
 from channels.exceptions import StopConsumer
 from channels.generic.http import AsyncHttpConsumer
@@ -19,7 +20,9 @@ from api.edge import TOO_LARGE, answer_failure, request_id
 from api.errors import too_large
 from api.routes import Operation
 from completions.database import in_database, is_busy
-from completions.failures import Failure, database_busy
+from completions.failures import Failure, database_busy, internal
+
+log = structlog.get_logger()
 
 
 class StreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]
@@ -75,6 +78,9 @@ class StreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]
             await self.answer(body, await self._admit())
         except Failure as failure:
             await answer_failure(failure, self.scope, self.send)
+        except Exception:
+            log.exception("a request failed", request_id=self.request_id)
+            await answer_failure(internal(), self.scope, self.send)
 
     async def _admit(self) -> KeyState:
         """Check the key, then the size of the body (C-002, C-041)."""

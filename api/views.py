@@ -3,16 +3,15 @@
 from typing import Any
 
 import structlog
-from django.http.response import HttpResponseBase
+from django.http.response import HttpResponse, HttpResponseBase
 from rest_framework.request import Request
-from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts.keys import KeyState
 from api.app import OPERATION
 from api.authentication import authenticate, client_address
-from api.edge import REQUEST_ID, TOO_LARGE
-from api.errors import error_headers, error_object, too_large
+from api.edge import TOO_LARGE, request_id
+from api.errors import error_body, error_headers, too_large
 from api.routes import Operation
 from completions.database import is_busy
 from completions.failures import Failure, database_busy, internal
@@ -32,14 +31,11 @@ class ContractView(APIView):
         else:
             log.exception("a view failed", path=self.request.path, exc_info=exc)
             failure = internal()
-        body = {"error": error_object(failure), "request_id": self.asgi_scope[REQUEST_ID]}
-        headers = {
-            name.decode(): value.decode()
-            for name, value in error_headers(failure)
-            if name != b"content-type"
-        }
-        return self.finalize_response(
-            self.request, Response(body, status=failure.status, headers=headers)
+        headers = {name.decode(): value.decode() for name, value in error_headers(failure)}
+        return HttpResponse(
+            error_body(failure, request_id(self.asgi_scope)),
+            status=failure.status,
+            headers=headers,
         )
 
     @property

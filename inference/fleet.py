@@ -5,9 +5,10 @@ reports, by Valkey's own clock, so that a killed worker is gone three seconds la
 clocks of the hosts say.
 """
 
+import math
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import cast
 
@@ -82,6 +83,10 @@ class ModelState:
     boot: Boot | None
 
 
+_answered_here: dict[str, float] = {}
+"""When this process last saw a model answer, by its own clock."""
+
+
 class Fleet:
     """Reports and demands in Valkey."""
 
@@ -99,10 +104,11 @@ class Fleet:
             pipe.execute()
 
     def retire(self, report: WorkerReport) -> None:
-        """Take a worker's report away at once."""
+        """Take a worker's report away at once: that it is gone is known then, not guessed."""
         with self._valkey.pipeline(transaction=False) as pipe:
             pipe.delete(valkey.worker_report(report.worker_id))
             pipe.srem(valkey.worker_set(report.model_id), report.worker_id)
+            pipe.delete(valkey.answered(report.model_id))
             pipe.execute()
 
     def workers(self, model_id: str) -> list[WorkerReport]:
@@ -131,9 +137,28 @@ class Fleet:
         raw = cast("bytes | None", self._valkey.get(valkey.demand(model_id)))
         return float(raw) if raw else None
 
+    def note_answer(self, model_id: str) -> None:
+        """Note that the model answered, for the time when no report tells of it (C-134)."""
+        _answered_here[model_id] = time.monotonic()
+        life_ms = int(settings.BASALT.warm_after_answer_seconds * 1000)
+        self._valkey.set(valkey.answered(model_id), b"1", px=life_ms)
+
     def state(self, model_id: str) -> ModelState:
-        """Return a model's state from the reports and the demand alone (C-135)."""
-        return state_of(self.workers(model_id), self.demand(model_id))
+        """Return a model's state from the reports and the demand alone (C-135).
+
+        Where no report is there, as after a worker that died, an answer of the last minutes
+        counts as a sign of life (C-134); while Valkey is away, only answers that this process saw.
+        """
+        try:
+            reports = self.workers(model_id)
+            state = state_of(reports, self.demand(model_id))
+            if reports:
+                return state
+            return replace(state, warm=bool(self._valkey.exists(valkey.answered(model_id))))
+        except (redis.exceptions.RedisError, OSError):
+            seen = _answered_here.get(model_id, -math.inf)
+            lately = time.monotonic() - seen < settings.BASALT.warm_after_answer_seconds
+            return ModelState(warm=lately, boot=None)
 
 
 def state_of(workers: Iterable[WorkerReport], demand: float | None) -> ModelState:

@@ -26,6 +26,11 @@ def demand(model_id: str) -> str:
     return f"{PREFIX}demand:{model_id}"
 
 
+def answered(model_id: str) -> str:
+    """Mark that a model answered lately; a worker that retires takes it away."""
+    return f"{PREFIX}answered:{model_id}"
+
+
 def consumer_alive(consumer_id: str) -> str:
     """Mark of a living consumer of events."""
     return f"{PREFIX}consumer:{consumer_id}"

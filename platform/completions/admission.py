@@ -13,18 +13,22 @@ from uuid import UUID, uuid4
 
 import structlog
 
-from accounts.keys import KeyState
+from accounts.keys import KeyState, read_key
 from billing import ledger
 from billing.allowance import BudgetExceeded, tokens_left
 from billing.models import Source
 from completions import caps
+from completions.breaker import breakers
 from completions.database import in_database
 from completions.failures import (
     budget_exceeded,
+    check_key,
     context_exceeded,
     invalid,
     model_not_found,
     not_prepared,
+    unknown_key,
+    unreachable,
 )
 from completions.generation import Generation
 from completions.owner import current_owner, replace_owner
@@ -32,7 +36,7 @@ from completions.places import places
 from completions.request import CompletionRequest
 from inference import catalogue
 from inference.catalogue import ModelEntry
-from inference.client import InferenceClient
+from inference.client import LOST, InferenceClient
 from inference.engine.messages import EngineRequest, Stopping
 from inference.tokenizers import EncodedText, TokenizerMissing, counter_for
 
@@ -91,9 +95,7 @@ async def admitted(
     check_ids(counted)
     async with contextlib.AsyncExitStack() as held:
         work_id = uuid4().hex
-        if policy.stands_in_line:
-            await held.enter_async_context(places().of_key(str(key.key_id), work_id))
-        await held.enter_async_context(places().of_model(model.id, work_id))
+        period = await take_places(held, key=key, model=model, work_id=work_id, policy=policy)
         hold_id, owner, output = await take_hold(
             counted, output, key=key, request_id=request_id, policy=policy
         )
@@ -106,8 +108,35 @@ async def admitted(
             prompt_tokens=sum(counted.counts),
             engine_request=engine_request(counted, output, work_id, key.user_id),
             client=client,
+            breaker_period=period,
         )
         yield await held.enter_async_context(generation)
+
+
+async def take_places(
+    held: contextlib.AsyncExitStack,
+    *,
+    key: KeyState,
+    model: ModelEntry,
+    work_id: str,
+    policy: Policy,
+) -> int:
+    """Wait in the key's line, pass the breaker, and take one of the model's places.
+
+    The places go back when `held` is left. Returns the breaker's period.
+
+    Raises:
+        Failure: `queue_full`, `circuit_open`, or `upstream_unreachable` while Valkey is away.
+    """
+    try:
+        if policy.stands_in_line:
+            await held.enter_async_context(places().of_key(str(key.key_id), work_id))
+        period = await breakers().enter(model.id)
+        await held.enter_async_context(places().of_model(model.id, work_id))
+    except LOST as lost:
+        log.warning("Valkey cannot be reached", cause=str(lost))
+        raise unreachable() from None
+    return period
 
 
 def find_model(name: str | None) -> ModelEntry:
@@ -178,11 +207,11 @@ async def take_hold(
     size = partial(caps.tokens_to_hold, counted.request, counted.counts)
     take = partial(
         _take,
-        user_id=key.user_id,
-        key_id=key.key_id,
+        key=key,
         request_id=request_id,
         model=counted.model.id,
         source=policy.source,
+        waited=policy.stands_in_line,
     )
     asked = size(output.max_tokens)
     try:
@@ -204,19 +233,24 @@ async def take_hold(
 
 def _take(
     *,
-    user_id: UUID,
-    key_id: UUID | None,
+    key: KeyState,
     tokens: int,
     request_id: str,
     model: str,
     source: Source,
+    waited: bool,
 ) -> tuple[UUID, UUID]:
-    """Take a Hold under this process's lease; returns the Hold's id and the lease's token."""
+    """Take a Hold under this process's lease; returns the Hold's id and the lease's token.
+
+    A key that was revoked or paused while its request waited in line is refused (C-008).
+    """
+    if waited:
+        _check_again(key)
     owner = current_owner()
     take = partial(
         ledger.take_hold,
-        user_id=user_id,
-        key_id=key_id,
+        user_id=key.user_id,
+        key_id=key.key_id,
         tokens=tokens,
         request_id=request_id,
         model=model,
@@ -227,6 +261,13 @@ def _take(
     except ledger.OwnerLost:
         owner = replace_owner(owner)
         return take(owner=owner).id, owner
+
+
+def _check_again(key: KeyState) -> None:
+    state = read_key(key.key_id)
+    if state is None:
+        raise unknown_key()
+    check_key(state)
 
 
 def engine_request(

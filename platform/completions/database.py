@@ -1,7 +1,8 @@
 """Database work of code that runs in an event loop.
 
-A request that waits must not hold a thread or a connection: each call runs in one of a few
-threads, and gives its connection back before it returns.
+A request that waits must not hold a thread or a connection: each call runs in a thread of its own
+and gives its connection back before it returns. There are more threads than connections, so that
+it is the pool that says when the database is busy, after a bounded wait (C-094).
 """
 
 import asyncio
@@ -14,13 +15,17 @@ from django.conf import settings
 from django.db import OperationalError, connection
 from psycopg_pool import PoolTimeout
 
+WAITING_CALLS = 64
+"""Calls that may wait for a connection at once; beyond them a call waits for one of these."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(settings.BASALT.db_pool_size, thread_name_prefix="database")
+    calls = settings.BASALT.db_pool_size + WAITING_CALLS
+    return ThreadPoolExecutor(calls, thread_name_prefix="database")
 
 
 async def in_database(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -18,6 +18,7 @@ from django.db import DatabaseError
 
 from billing import ledger
 from billing.models import Counted, UsageStatus
+from completions.breaker import breakers, counts_as_failure
 from completions.caps import Output
 from completions.database import in_database
 from completions.failures import Failure, of_engine
@@ -70,6 +71,7 @@ class Generation:
         prompt_tokens: int,
         engine_request: EngineRequest,
         client: InferenceClient,
+        breaker_period: int,
     ) -> None:
         self.request = request
         self.model = model
@@ -82,6 +84,7 @@ class Generation:
         self._owner = owner
         self._prompt_tokens = prompt_tokens
         self._client = client
+        self._breaker_period = breaker_period
         self._reached = False
         self._sent = 0
         self._sent_any = False
@@ -129,7 +132,15 @@ class Generation:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await asyncio.shield(self._end(self._ending(error)))
+        ending = asyncio.gather(self._end(self._ending(error)), self._judge(error))
+        await asyncio.shield(ending)
+
+    async def _judge(self, error: BaseException | None) -> None:
+        """Tell the model's breaker how Inference did, where this ending says so (U-34)."""
+        if counts_as_failure(error):
+            await breakers().note_failure(self.model.id, self._breaker_period)
+        elif self.finished:
+            await breakers().note_success(self.model.id, self._breaker_period)
 
     def _ending(self, error: BaseException | None) -> _End:
         """Choose the row of the table of section 12."""

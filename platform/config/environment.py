@@ -123,6 +123,9 @@ class Environment(BaseSettings):
     max_inflight_per_model: Count = Field(
         100, description="Requests in flight to one model (C-375)"
     )
+    warm_after_answer_seconds: Seconds = Field(
+        300.0, description="Seconds for which a model without a report is warm (C-134)"
+    )
     breaker_failures: Count = Field(5, description="Failures in a row that open a breaker (C-376)")
     breaker_seconds: Seconds = Field(60.0, description="Seconds that a breaker stays open (C-376)")
     trusted_proxies: Annotated[tuple[str, ...], NoDecode] = Field(
