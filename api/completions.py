@@ -187,7 +187,8 @@ class WholeWriter(Writer):
 
     async def gain(self, generation: Generation, choices: Choices, delta: Delta) -> None:
         """Keep what came."""
-        choices.add(delta).texts.append(delta.text)
+        choice, text = choices.add(delta)
+        choice.texts.append(text)
 
     async def end(self) -> None:
         """Send the Completion."""

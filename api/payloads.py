@@ -40,6 +40,8 @@ class Choice:
     index: int
     prompt: tuple[int, ...]
     lists: TokenLists | None
+    echoed: str = ""
+    """The prompt's text, until it went out before the first generated text (C-237)."""
     texts: list[str] = field(default_factory=list)
     generated: int = 0
     finish_reason: str | None = None
@@ -71,30 +73,40 @@ class Choices:
             "created": int(time.time()),
             "model": generation.model.served_name,
         }
-        wants_texts = self.request.logprobs is not None or self.request.prompt_logprobs is not None
+        wants_texts = (
+            self.request.logprobs is not None
+            or self.request.prompt_logprobs is not None
+            or self.request.echo
+        )
         self._counter: TokenCounter | None = counter_for(generation.model) if wants_texts else None
-        self.choices = [
-            Choice(index, prompt, self._lists(prompt))
-            for index, prompt in enumerate(
-                prompt
-                for prompt in generation.engine_request.prompts
-                for _ in range(self.request.n)
-            )
-        ]
+        self.choices: list[Choice] = []
+        for place, prompt in enumerate(generation.engine_request.prompts):
+            echoed = self._echoed(place)
+            for _ in range(self.request.n):
+                index = len(self.choices)
+                self.choices.append(Choice(index, prompt, self._lists(prompt), echoed))
+
+    def _echoed(self, place: int) -> str:
+        """The text with which a prompt's choices begin: its own where `echo` is asked for."""
+        if not self.request.echo or self._counter is None:
+            return ""
+        sent = self.request.prompts[place]
+        return sent if isinstance(sent, str) else self._counter.decode_prompt(sent)
 
     def _lists(self, prompt: tuple[int, ...]) -> TokenLists | None:
         if self.request.logprobs is None or self._counter is None:
             return None
         return TokenLists(self._counter, [] if self.request.echo else list(prompt))
 
-    def add(self, delta: Delta) -> Choice:
-        """Add what a choice gained; returns the choice."""
+    def add(self, delta: Delta) -> tuple[Choice, str]:
+        """Add what a choice gained; returns the choice and its new text."""
         choice = self.choices[delta.index]
+        text, choice.echoed = choice.echoed + delta.text, ""
         choice.generated += len(delta.token_ids)
         choice.finish_reason, choice.stop_reason = delta.finish_reason, delta.stop_reason
         if self._counter is not None:
             self._add_lists(choice, delta, self._counter)
-        return choice
+        return choice, text
 
     def _add_lists(self, choice: Choice, delta: Delta, counter: TokenCounter) -> None:
         asked, lists = self.request.prompt_logprobs, choice.lists
@@ -121,13 +133,13 @@ class Choices:
 
     def chunk(self, delta: Delta) -> bytes:
         """Return the event of one delta (C-204 to C-206, C-667)."""
-        choice = self.add(delta)
+        choice, text = self.add(delta)
         body: dict[str, object] = {
             **self.head,
             "choices": [
                 {
                     "index": choice.index,
-                    "text": delta.text,
+                    "text": text,
                     "logprobs": choice.lists.take() if choice.lists else None,
                     "finish_reason": delta.finish_reason,
                     "stop_reason": delta.stop_reason,

@@ -119,6 +119,17 @@ class TokenCounter:
             for token_id, text in zip(token_ids, texts, strict=True)
         ]
 
+    def decode_prompt(self, ids: Sequence[int]) -> str:
+        """The text of a prompt of token ids, without the start tokens that a text would get.
+
+        Raises TokenizerMissing when the API has no tokenizer for the model.
+        """
+        start = list(self._encode([""], True)[0])
+        bare = list(ids)
+        if start and bare[: len(start)] == start:
+            bare = bare[len(start) :]
+        return self._decode(bare)
+
     def _complete(self, context: list[int], token_id: int) -> str:
         """The character that `token_id` ends, when it began within the context; else ""."""
         for length in range(1, len(context) + 1):
