@@ -96,8 +96,13 @@ def database(django_db_setup: None, django_db_blocker) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def web(database: None, tiny_catalogue: Path, logs: Path) -> Iterator[Web]:
-    """A web process with the contract's settings, but quick to keep alive."""
-    with web_process(logs / "web.log", KEEPALIVE_SECONDS="0.3") as running:
+    """A web process with the contract's settings, but quick to keep alive.
+
+    It believes `X-Forwarded-For`, so that each test can come from an address of its own.
+    """
+    with web_process(
+        logs / "web.log", KEEPALIVE_SECONDS="0.3", TRUSTED_PROXIES="127.0.0.1"
+    ) as running:
         yield running
 
 
@@ -113,8 +118,15 @@ def scripted_session(database: None, tiny_catalogue: Path):
 @pytest.fixture
 def scripted(scripted_session):
     """The scripted engine of the default model, with nothing left over from other tests."""
+    from completions.places import places
+    from inference import valkey
+    from tests.live import eventually
+
     engine = scripted_session
     engine.answers = None
+    eventually(lambda: places().in_flight("tiny") == 0)
+    for name in valkey.connection().scan_iter(f"{valkey.PREFIX}breaker:*"):
+        valkey.connection().delete(name)
     yield engine
     engine.answers = None
     for asked in list(engine.running.values()):

@@ -19,6 +19,8 @@ import psutil
 from django.conf import settings
 from django.db import connection
 
+from tests.contract.wire import conform_answer
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -55,8 +57,16 @@ class Web:
     log: Path
 
     def client(self, key: str | None = None, **options) -> httpx.Client:
+        """A client that checks each answer against the contract's schemas."""
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        return httpx.Client(base_url=self.address, headers=headers, timeout=60, **options)
+        headers |= options.pop("headers", {})
+        return httpx.Client(
+            base_url=self.address,
+            headers=headers,
+            timeout=60,
+            event_hooks={"response": [conform_answer]},
+            **options,
+        )
 
     def raw(self) -> socket.socket:
         host, port = self.address.removeprefix("http://").split(":")
