@@ -16,9 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+import psycopg
 import pytest
+import redis
 
 from config import environment
+from operations.management.commands import clock
 from tests.operations.conftest import processes_of, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -217,6 +220,51 @@ def test_a_killed_worker_comes_back(first: Up, words: tuple[str, ...]) -> None:
     worker = first.child(*words)
     worker.kill()
     wait_for(lambda: first.replaced(worker, *words), "a new worker", 60)
+
+
+def test_one_clock_of_a_site_ticks(first: Up) -> None:
+    settings = {name: value for name, value in os.environ.items() if name not in GIVEN}
+    read = (first.var / "up.env").read_text()
+    url, valkey_url = (
+        re.findall(rf"^{name}='(.+)'$", read, re.M)[0] for name in ("DATABASE_URL", "VALKEY_URL")
+    )
+
+    def bells() -> int:
+        with redis.Redis.from_url(valkey_url) as client:
+            pushes = client.info("commandstats").get("cmdstat_lpush", {"calls": 0})
+        return int(pushes["calls"])
+
+    def clocks(granted: bool) -> int:
+        with psycopg.connect(url) as connection:
+            row = connection.execute(
+                "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = %s"
+                " AND granted = %s",
+                [clock.LOCK, granted],
+            ).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    wait_for(lambda: clocks(granted=True) == 1, "the clock has its lock")
+    with subprocess.Popen(
+        [sys.executable, ROOT / "manage.py", "clock"],
+        env={**settings, "VAR_DIR": str(first.var)},
+        cwd=first.var,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as second:
+        try:
+            seen = bells()
+            wait_for(lambda: bells() >= seen + 2, "the clock rings twice", 60)
+            assert clocks(granted=True) == 1
+        except BaseException:
+            second.kill()
+            raise
+        second.send_signal(signal.SIGTERM)
+        assert second.wait(30) == 0
+        assert second.stderr is not None
+        assert "the clock ticks" not in second.stderr.read()
+    assert not list(first.var.glob("celerybeat*"))
+    assert not list(ROOT.glob("celerybeat*"))
 
 
 def test_two_instances_serve_at_once_and_neither_leaves_a_process(first: Up, folder: Path) -> None:

@@ -1,5 +1,6 @@
 """`manage.py clock`: Celery beat, at most one per site."""
 
+import contextlib
 import signal
 import threading
 from collections.abc import Callable
@@ -8,11 +9,11 @@ from types import FrameType
 import psycopg
 import structlog
 from celery import Celery
+from celery import current_app as app
 from celery.beat import Service
 from django.conf import settings
 from django.core.management.base import BaseCommand
-
-from config.celery import app
+from django.db import DatabaseError
 
 log = structlog.get_logger()
 
@@ -50,7 +51,7 @@ def _tick(celery: Celery, connection: psycopg.Connection, stop: threading.Event)
     while not _locked(connection):
         if stop.wait(LOOK_SECONDS):
             return
-    service = Service(celery)
+    service = Service(celery, scheduler_cls=celery.conf.beat_scheduler)
     ended = threading.Event()
     thread = threading.Thread(target=_run, args=(service.start, ended), name="beat", daemon=True)
     thread.start()
@@ -60,9 +61,14 @@ def _tick(celery: Celery, connection: psycopg.Connection, stop: threading.Event)
             if ended.is_set():
                 raise SystemExit(1)
             connection.execute("SELECT 1")
-    finally:
+    except psycopg.Error:
+        # Another clock may have the lock by now, so this one must be silent before it asks again.
         service.stop(wait=False)
-        thread.join(settings.CELERY_BEAT_MAX_LOOP_INTERVAL + 1)
+        thread.join()
+        raise
+    service.stop(wait=False)
+    with contextlib.suppress(DatabaseError):
+        service.sync()
 
 
 def _run(work: Callable[[], None], ended: threading.Event) -> None:
