@@ -129,11 +129,16 @@ def _priority(value: object) -> int:
     )
 
 
-Integer = Annotated[int, BeforeValidator(_whole)]
-Text = Annotated[str, BeforeValidator(_text)]
-PromptInput = str | list[int] | list[str] | list[list[int]]
-StopInput = str | list[str] | None
 LIMITS = settings.BASALT
+Integer = Annotated[int, BeforeValidator(_whole)]
+Text = Annotated[str, BeforeValidator(_text), Field(json_schema_extra={"pattern": "^[^\\u0000]*$"})]
+# What the document says of the fields with a reader of their own.
+TextInput = Annotated[str, Field(pattern="^[^\\u0000]*$")]
+PromptInput = TextInput | list[int] | list[TextInput] | list[list[int]]
+StopInput = TextInput | Annotated[list[TextInput], Field(max_length=LIMITS.max_stop_texts)] | None
+PriorityInput = (
+    Annotated[int, Field(ge=0)] | bool | Annotated[str, Field(pattern=r"^\d{1,9}$")] | None
+)
 
 
 class StreamOptions(BaseModel):
@@ -145,7 +150,7 @@ class StreamOptions(BaseModel):
     continuous_usage_stats: bool | None = None
 
 
-class CompletionBody(BaseModel):
+class CompletionPayload(BaseModel):
     """The fields of `POST /v1/completions` (C-138)."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -168,9 +173,7 @@ class CompletionBody(BaseModel):
     stop: Annotated[tuple[str, ...], PlainValidator(_stop, json_schema_input_type=StopInput)] = ()
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    priority: Annotated[
-        int, PlainValidator(_priority, json_schema_input_type=bool | int | str | None)
-    ] = 0
+    priority: Annotated[int, PlainValidator(_priority, json_schema_input_type=PriorityInput)] = 0
     user: Text | None = None
     add_special_tokens: bool | None = None
 
@@ -182,7 +185,7 @@ def completion_request(value: object) -> CompletionRequest:
         Failure: 400 `invalid_request` on the first field at fault (C-065, C-168 to C-175).
     """
     try:
-        body = CompletionBody.model_validate(value)
+        body = CompletionPayload.model_validate(value)
     except ValidationError as error:
         raise _refusal(error) from None
     options = body.stream_options or StreamOptions()
@@ -209,7 +212,7 @@ def completion_request(value: object) -> CompletionRequest:
     )
 
 
-def _sampling(body: CompletionBody) -> Sampling:
+def _sampling(body: CompletionPayload) -> Sampling:
     """Return the sampling settings; what the body leaves out has the contract's default (C-140)."""
     given = {
         "temperature": body.temperature,

@@ -1,17 +1,18 @@
 """`GET /health` (section 21): the database, the pool, the runners and the models' traffic."""
 
 import time
-from dataclasses import dataclass
+from typing import Literal
 
 import psycopg
 import psycopg_pool
 from django.conf import settings
 from django.db import connection
+from django.http import HttpResponse
 from rest_framework.request import Request
-from rest_framework.response import Response
 
-from api.views import ContractView
-from completions.breaker import BreakerName, BreakerState, breakers
+from api.schemas import Backend, DatabaseHealth, Health, PoolHealth, WrapperHealth
+from api.views import ContractView, answer
+from completions.breaker import BreakerState, breakers
 from completions.places import places
 from inference import catalogue
 from inference.catalogue import ModelEntry
@@ -21,15 +22,7 @@ _started = time.monotonic()
 CLOSED = BreakerState(failures=0, open_ms=0, period=0)
 
 
-@dataclass(frozen=True)
-class DatabaseCheck:
-    """Whether the database answered, and how quickly."""
-
-    ok: bool
-    latency_ms: int | None
-
-
-def check_database() -> DatabaseCheck:
+def check_database() -> DatabaseHealth:
     """Ask the database on a connection of its own, so that a busy pool is not an outage (C-635)."""
     env = settings.BASALT
     began = time.perf_counter()
@@ -40,8 +33,8 @@ def check_database() -> DatabaseCheck:
             check.execute(f"SET statement_timeout = {int(env.health_timeout * 1000)}")
             check.execute("SELECT 1")
     except psycopg.Error:
-        return DatabaseCheck(False, None)
-    return DatabaseCheck(True, round((time.perf_counter() - began) * 1000))
+        return DatabaseHealth(ok=False, latency_ms=None)
+    return DatabaseHealth(ok=True, latency_ms=round((time.perf_counter() - began) * 1000))
 
 
 def pool_is_saturated() -> bool:
@@ -53,28 +46,28 @@ def pool_is_saturated() -> bool:
     return stats.get("pool_available", 1) == 0 and stats.get("requests_waiting", 0) > 0
 
 
-def backend(model: ModelEntry) -> dict[str, object]:
+def backend(model: ModelEntry) -> Backend:
     """Return what is known of a model's traffic."""
     return backend_object(model, breakers().state(model.id), places().in_flight(model.id))
 
 
-def backend_object(model: ModelEntry, breaker: BreakerState, in_flight: int) -> dict[str, object]:
+def backend_object(model: ModelEntry, breaker: BreakerState, in_flight: int) -> Backend:
     """Return one entry of `backends` (C-632)."""
-    return {
-        "model_id": model.id,
-        "status": "live",
-        "gpu_shape": model.gpu_shape,
-        "breaker_state": breaker.name.value,
-        "breaker_consecutive_failures": breaker.failures,
-        "breaker_open_seconds": breaker.open_seconds,
-        "in_flight": in_flight,
-    }
+    return Backend(
+        model_id=model.id,
+        status="live",
+        gpu_shape=model.gpu_shape,
+        breaker_state=breaker.name,
+        breaker_consecutive_failures=breaker.failures,
+        breaker_open_seconds=breaker.open_seconds,
+        in_flight=in_flight,
+    )
 
 
-class Health(ContractView):
+class ReadHealth(ContractView):
     """Answers without a key; 503 only when the database does not answer (C-634)."""
 
-    def get(self, request: Request) -> Response:
+    def get(self, request: Request) -> HttpResponse:
         """Look at each part and say what is degraded."""
         database, saturated = check_database(), pool_is_saturated()
         reasons = ["the pool of database connections is saturated"] if saturated else []
@@ -83,23 +76,19 @@ class Health(ContractView):
         except LOST:
             reasons.append("Valkey cannot be reached")
             backends = [backend_object(model, CLOSED, 0) for model in catalogue.current().enabled]
-        broken = [
-            str(entry["model_id"])
-            for entry in backends
-            if entry["breaker_state"] == BreakerName.OPEN.value
-        ]
+        broken = [each.model_id for each in backends if each.breaker_open_seconds is not None]
         reasons += [f"the breaker of {model} is open" for model in broken]
-        status = "degraded" if reasons else "ok"
-        body = {
-            "status": status if database.ok else "down",
-            "wrapper": {
-                "uptime_seconds": int(time.monotonic() - _started),
-                "database": {"ok": database.ok, "latency_ms": database.latency_ms},
-                "db_pool": {"saturated": saturated},
-                "runners": [],
-            },
-            "backends": backends,
-            "degraded_backends": broken,
-            "degraded_reasons": reasons,
-        }
-        return Response(body, status=200 if database.ok else 503)
+        status: Literal["ok", "degraded"] = "degraded" if reasons else "ok"
+        health = Health(
+            status=status if database.ok else "down",
+            wrapper=WrapperHealth(
+                uptime_seconds=int(time.monotonic() - _started),
+                database=database,
+                db_pool=PoolHealth(saturated=saturated),
+                runners=[],
+            ),
+            backends=backends,
+            degraded_backends=broken,
+            degraded_reasons=reasons,
+        )
+        return answer(health, 200 if database.ok else 503)

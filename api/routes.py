@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from django.conf import settings
+from pydantic import BaseModel
 
+from api.bodies import CompletionPayload
 from api.limits import Bucket
+from api.schemas import Completion, ErrorResponse, Health, Model, ModelList, ModelStatus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,25 @@ class Operation:
     streams: bool = False
     """Whether a stream consumer answers it, not a view."""
     deprecated: bool = False
+    idempotent: bool = False
+    """Whether it takes an `Idempotency-Key` (C-383)."""
+    body: type[BaseModel] | None = None
+    answers: Mapping[int, type[BaseModel]] = field(default_factory=dict)
+    """Statuses that are the operation's own, with what they answer; see `statuses`."""
+    documented: bool = True
+
+    @property
+    def statuses(self) -> Mapping[int, type[BaseModel]]:
+        """Every status of the operation, with the shape of its body (C-647, C-687)."""
+        errors = {400, 413, 500}
+        if self.bucket is not None:
+            errors |= {401, 429}
+        if self.idempotent:
+            errors.add(409)
+        return dict(sorted((dict.fromkeys(errors, ErrorResponse) | dict(self.answers)).items()))
+
+
+INFERENCE_FAILS = dict.fromkeys((502, 503, 504), ErrorResponse)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +96,7 @@ ROUTES: tuple[Route, ...] = (
                 tag="models",
                 handler="api.model_views:ListModels",
                 bucket=Bucket.OTHER,
+                answers={200: ModelList},
             )
         },
     ),
@@ -86,6 +109,7 @@ ROUTES: tuple[Route, ...] = (
                 tag="models",
                 handler="api.model_views:RetrieveModelStatus",
                 bucket=Bucket.OTHER,
+                answers={200: ModelStatus},
             )
         },
     ),
@@ -98,6 +122,7 @@ ROUTES: tuple[Route, ...] = (
                 tag="models",
                 handler="api.model_views:RetrieveModel",
                 bucket=Bucket.OTHER,
+                answers={200: Model},
             )
         },
     ),
@@ -110,6 +135,9 @@ ROUTES: tuple[Route, ...] = (
                 handler="api.completions:CreateCompletion",
                 bucket=Bucket.WORK,
                 streams=True,
+                idempotent=True,
+                body=CompletionPayload,
+                answers={200: Completion, **INFERENCE_FAILS},
             )
         },
     ),
@@ -128,7 +156,21 @@ ROUTES: tuple[Route, ...] = (
         path="/health",
         operations={
             "GET": Operation(
-                operation_id="health.health", tag="health", handler="api.health:Health"
+                operation_id="health.health",
+                tag="health",
+                handler="api.health:ReadHealth",
+                answers={200: Health, 503: Health},
+            )
+        },
+    ),
+    Route(
+        path="/openapi.json",
+        operations={
+            "GET": Operation(
+                operation_id="openapi",
+                tag="openapi",
+                handler="api.openapi:ReadDocument",
+                documented=False,
             )
         },
     ),

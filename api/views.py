@@ -13,10 +13,16 @@ from api.authentication import authenticate, client_address
 from api.edge import TOO_LARGE, request_id
 from api.errors import error_body, error_headers, too_large
 from api.routes import Operation
+from api.schemas import Shape
 from completions.database import is_busy
 from completions.failures import Failure, database_busy, internal
 
 log = structlog.get_logger()
+
+
+def answer(shape: Shape, status: int = 200) -> HttpResponse:
+    """Write a shape as the whole answer."""
+    return HttpResponse(shape.model_dump_json(), status=status, content_type="application/json")
 
 
 class ContractView(APIView):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.live import InBackground, eventually, events
+from tests.live import InBackground, events, eventually
 
 
 @pytest.mark.row("C-193", "C-194", "C-195", "C-200", "C-327", "C-336")

@@ -66,9 +66,7 @@ def test_health_the_document_and_the_chat_refusal_ask_for_none(anonymous):
     ],
 )
 def test_what_is_no_key_of_ours_is_refused(web, value, code):
-    asked = head(
-        "GET /v1/models HTTP/1.1", Authorization=value, X_Forwarded_For=some_address()
-    )
+    asked = head("GET /v1/models HTTP/1.1", Authorization=value, X_Forwarded_For=some_address())
     answer = exchange(web, asked)
     assert answer.status == 401
     error = json.loads(answer.body)["error"]
@@ -118,7 +116,7 @@ def test_a_revoked_key_is_refused_from_the_next_request_on(caller, narrow):
 
 @pytest.mark.row("C-006", "C-013")
 def test_a_paused_key_is_refused_until_it_is_resumed(caller, web):
-    other, other_secret = create_key(user=User.objects.get(id=caller.user_id), name="other")
+    _, other_secret = create_key(user=User.objects.get(id=caller.user_id), name="other")
     pause_key(key_id=caller.key_id)
     for method, path in KEYED:
         answer = caller.client.request(method, path, json=BODY if method == "POST" else None)
