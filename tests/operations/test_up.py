@@ -72,6 +72,18 @@ class Up:
         except (urllib.error.URLError, OSError):
             return False
 
+    def setting(self, name: str) -> str:
+        """A setting that this instance wrote for commands in other shells."""
+        return re.findall(rf"^{name}='(.+)'$", (self.var / "up.env").read_text(), re.M)[0]
+
+    def servers_answer(self) -> bool:
+        try:
+            psycopg.connect(self.setting("DATABASE_URL")).close()
+            with redis.Redis.from_url(self.setting("VALKEY_URL")) as client:
+                return bool(client.ping())
+        except (psycopg.Error, redis.RedisError):
+            return False
+
     def child(self, *words: str) -> psutil.Process:
         """The living child whose command line has all of these words."""
         for process in psutil.Process(self.process.pid).children():
@@ -212,6 +224,7 @@ def test_a_killed_server_comes_back_at_its_address(first: Up, words: tuple[str, 
     server = first.child(*words)
     server.kill()
     wait_for(lambda: first.replaced(server, *words), "a new server", 60)
+    wait_for(first.servers_answer, "the new server answers", 60)
     wait_for(first.healthy, "the instance is healthy", 60)
 
 
@@ -224,10 +237,7 @@ def test_a_killed_worker_comes_back(first: Up, words: tuple[str, ...]) -> None:
 
 def test_one_clock_of_a_site_ticks(first: Up) -> None:
     settings = {name: value for name, value in os.environ.items() if name not in GIVEN}
-    read = (first.var / "up.env").read_text()
-    url, valkey_url = (
-        re.findall(rf"^{name}='(.+)'$", read, re.M)[0] for name in ("DATABASE_URL", "VALKEY_URL")
-    )
+    url, valkey_url = first.setting("DATABASE_URL"), first.setting("VALKEY_URL")
 
     def bells() -> int:
         with redis.Redis.from_url(valkey_url) as client:
