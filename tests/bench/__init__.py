@@ -1,0 +1,1 @@
+"""Benchmarks, run by name with `script/bench`."""
