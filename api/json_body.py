@@ -17,8 +17,9 @@ def read_json(body: bytes) -> object:
     """Return the value of a body.
 
     Raises:
-        Failure: `bad_json`, also for NaN, infinities, numbers beyond a float, deep nesting, and a
-            name that one object holds twice: which of its values counts would be a guess.
+        Failure: `bad_json`, also for NaN, infinities, numbers beyond a float, deep nesting, a name
+            that is no text, and a name that one object holds twice: which of its values counts
+            would be a guess.
     """
     try:
         value = json.loads(
@@ -45,6 +46,9 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise bad_json(f"the name {twice[:40]!r} stands twice in one object")
+    for name in found:
+        if not name.isascii() and any("\ud800" <= c <= "\udfff" for c in name):
+            raise bad_json("a name in it holds half of a surrogate pair")
     return found
 
 

@@ -222,6 +222,7 @@ def test_a_body_is_read_as_json_whatever_its_type(web, caller, scripted, kind):
         b'{"prompt": "a", "prompt": "b"}',
         b'{"prompt": "a", "stream_options": {"include_usage": true, "include_usage": false}}',
         b'{"prompt": "a"} x',
+        b'{"prompt": "a", "\\ud800": 1}',
         b"{'prompt': 'a'}",
         b'{"prompt": "a",}',
         b'{"prompt": "a\nb"}',
