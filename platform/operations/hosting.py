@@ -55,6 +55,7 @@ class CeleryHost:
         """
         consumer = threading.Thread(target=self._consume, name="celery-consumer", daemon=True)
         consumer.start()
+        log.info("consuming", queue=self._queue)
         while not self._stop.wait(0.5):
             pass
         before_stop()
