@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from django.conf import settings as django_settings
 from django.db import connection
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -45,6 +45,7 @@ PAST = datetime(2000, 1, 1, tzinfo=UTC)
 MANY = st.integers(1, 60)
 USED = st.integers(0, 60)
 WHICH = st.integers(0, 10**6)
+KEY = st.sampled_from([None, 0, 1])
 
 
 @dataclass
@@ -136,29 +137,17 @@ class History(RuleBasedStateMachine):
     def month(self) -> date:
         return date(self.now.year, self.now.month, 1)
 
-    @rule(tokens=MANY, key=st.sampled_from([None, 0, 1]), who=WHICH, harvest=st.booleans())
+    @rule(tokens=MANY, key=KEY, who=WHICH, harvest=st.booleans())
     def take(self, tokens: int, key: int | None, who: int, harvest: bool) -> None:
         owners = self.living + self.dead
-        owner = owners[who % len(owners)].token
-        expected = self.rules.place(tokens, self.month, key)
-        with pytest.raises(BudgetExceeded) if isinstance(expected, Short) else nullcontext() as no:
-            hold = ledger.take_hold(
-                user_id=self.user.id,
-                key_id=None if key is None else self.keys[key],
-                tokens=tokens,
-                request_id="req_1",
-                model="tiny",
-                source=Source.HARVEST if harvest else Source.API,
-                owner=owner,
-                now=self.now,
-            )
-        if no is not None:
-            assert (no.value.short, no.value.tokens) == (expected, tokens)
-            return
-        assert hold.bucket == expected
-        kept = Rest(tokens, hold.bucket, self.month, key, key in self.rules.keys, owner, harvest)
-        self.rules.holds[hold.id] = kept
-        self.rules.give(kept, -tokens)
+        self.hold(tokens, key, owners[who % len(owners)].token, harvest=harvest)
+
+    @rule(tokens=MANY, key=KEY, beyond=MANY, status=st.sampled_from(UsageStatus))
+    def overrun(self, tokens: int, key: int | None, beyond: int, status: UsageStatus) -> None:
+        """Take a Hold and use more than it holds."""
+        hold_id = self.hold(tokens, key, self.living[0].token)
+        if hold_id is not None:
+            self.end(hold_id, tokens, beyond, status, Counted.REPORTED)
 
     @precondition(lambda self: self.rules.holds)
     @rule(
@@ -175,6 +164,38 @@ class History(RuleBasedStateMachine):
         if counted is Counted.HELD:
             prompt = min(prompt, hold.tokens)
             completion = hold.tokens - prompt
+        self.end(hold_id, prompt, completion, status, counted)
+
+    def hold(
+        self, tokens: int, key: int | None, owner: UUID, *, harvest: bool = False
+    ) -> UUID | None:
+        """Take a Hold where the plain rules have room for it, and be refused where they do not."""
+        expected = self.rules.place(tokens, self.month, key)
+        with pytest.raises(BudgetExceeded) if isinstance(expected, Short) else nullcontext() as no:
+            hold = ledger.take_hold(
+                user_id=self.user.id,
+                key_id=None if key is None else self.keys[key],
+                tokens=tokens,
+                request_id="req_1",
+                model="tiny",
+                source=Source.HARVEST if harvest else Source.API,
+                owner=owner,
+                now=self.now,
+            )
+        if no is not None:
+            assert (no.value.short, no.value.tokens) == (expected, tokens)
+            return None
+        assert hold.bucket == expected
+        kept = Rest(tokens, hold.bucket, self.month, key, key in self.rules.keys, owner, harvest)
+        self.rules.holds[hold.id] = kept
+        self.rules.give(kept, -tokens)
+        return hold.id
+
+    def end(
+        self, hold_id: UUID, prompt: int, completion: int, status: UsageStatus, counted: Counted
+    ) -> None:
+        """Settle a Hold; the plain rules say whether that ends it, and what it pays."""
+        hold = self.rules.holds[hold_id]
         ended = ledger.settle(
             hold_id=hold_id,
             owner=hold.owner,
@@ -329,10 +350,11 @@ def test_any_history_keeps_the_rules():
     run_state_machine_as_test(
         History,
         settings=settings(
-            max_examples=40,
-            stateful_step_count=30,
+            max_examples=30,
+            stateful_step_count=40,
             deadline=None,
             database=None,
+            phases=[Phase.generate, Phase.shrink],
             suppress_health_check=list(HealthCheck),
         ),
     )
