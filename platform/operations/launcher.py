@@ -6,7 +6,9 @@ it on SIGTERM.
 """
 
 import asyncio
+import contextlib
 import shlex
+import socket
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -191,12 +193,20 @@ class Launcher:
         await child.exited.wait()
         stopped = model.seat.stopping
         model.child = None
+        await asyncio.to_thread(self._retire, model.id, child.process.pid)
         wait = model.seat.ended(child.lived, time.monotonic())
         if not stopped:
             self._supervisor.console.line(
                 f"{model.id} ended ({in_words(child.code)}) saying: {child.last_line}"
                 + (f"; no new start for {wait:g} s" if wait else "")
             )
+
+    def _retire(self, model_id: str, pid: int) -> None:
+        """Take a dead worker's report away, which would stand for some seconds more."""
+        with contextlib.suppress(redis.RedisError):
+            for report in self._fleet.workers(model_id):
+                if report.pid == pid and report.host == socket.gethostname():
+                    self._fleet.retire(report)
 
     async def _end(self, model: _Model) -> None:
         if model.child is not None:

@@ -185,7 +185,9 @@ class Instance:
         """Say that requests are served, once."""
         body = json.dumps({"model": model.id, "prompt": "The sky is", "max_tokens": 16})
         if not key:
-            self._say("Make a key with: .venv/bin/python manage.py create_key you@example.org")
+            door = shlex.join([sys.executable, str(self._wishes.door)])
+            folder = shlex.quote(str(self._wishes.var_dir))
+            self._say(f"Make a key with: VAR_DIR={folder} {door} create_key you@example.org")
         self._say(f"Ready: {model.id} at {address}")
         self._say(
             f"curl -s {address}/v1/completions -H 'Content-Type: application/json' "

@@ -1,5 +1,6 @@
 """Folders that another user may pass through, and a look at the processes that run."""
 
+import os
 import shutil
 import tempfile
 import time
@@ -27,10 +28,15 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 30) ->
         time.sleep(0.05)
 
 
-def processes_of(folder: Path) -> list[list[str]]:
-    """The command lines and settings of living processes that name a folder."""
+def processes_of(folder: Path | str) -> list[list[str]]:
+    """The command lines of living processes that name a folder, or have it as VAR_DIR.
+
+    The test run's own process does not count.
+    """
     found = []
     for process in psutil.process_iter():
+        if process.pid == os.getpid():
+            continue
         try:
             words = process.cmdline()
             setting = process.environ().get("VAR_DIR", "")

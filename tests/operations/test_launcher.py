@@ -5,6 +5,9 @@ import io
 import os
 import re
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from time import time
@@ -12,6 +15,7 @@ from types import SimpleNamespace
 from typing import cast
 from uuid import uuid4
 
+import msgspec
 import psutil
 import pytest
 import redis
@@ -23,6 +27,9 @@ from operations.console import Console
 from operations.launcher import Launcher, Move, Seat, Sight, templated
 from operations.processes import Command
 from operations.supervisor import Supervisor
+from tests.operations.conftest import processes_of, wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def report(model: str = "m", *, idle_since: float | None = None) -> WorkerReport:
@@ -230,6 +237,27 @@ def test_a_killed_worker_is_replaced_while_a_request_waits(
     site.run(work)
 
 
+def test_the_report_of_a_dead_worker_goes_with_it(fleet: Fleet) -> None:
+    site = Site(fleet, LASTING)
+
+    async def work() -> None:
+        pid = await site.started(1)
+        dead = msgspec.structs.replace(report(site.model), pid=pid, host=socket.gethostname())
+        other = msgspec.structs.replace(dead, worker_id="elsewhere", host="elsewhere")
+        fleet.report(other)
+        fleet.report(dead)
+        os.kill(pid, signal.SIGKILL)
+        await site.gone(pid)
+        for _ in range(20):
+            fleet.report(other)
+            if fleet.workers(site.model) == [other]:
+                return
+            await asyncio.sleep(0.05)
+        raise AssertionError("the dead worker's report still stands")
+
+    site.run(work)
+
+
 def test_why_a_worker_keeps_dying_is_said(fleet: Fleet) -> None:
     site = Site(fleet, "echo pid $$; echo 'the weights are broken'; exit 1")
 
@@ -241,6 +269,42 @@ def test_why_a_worker_keeps_dying_is_said(fleet: Fleet) -> None:
         f"{site.model} ended (exit code 1) saying: the weights are broken; no new start for 1 s"
         in site.shown.getvalue()
     )
+
+
+def test_the_command_launches_by_its_template_and_leaves_no_worker(fleet: Fleet) -> None:
+    from inference import catalogue
+
+    model = catalogue.current().default.id
+    mark = f"mark-{uuid4().hex}"
+    with subprocess.Popen(
+        [
+            *(sys.executable, ROOT / "manage.py", "launcher"),
+            *("--command", f"sh -c 'echo runs $0; exec tail -f /dev/null {mark}' {{model}}"),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as launcher:
+        assert launcher.stderr is not None
+        try:
+            # The template is on the launcher's own command line.
+            wait_for(lambda: fleet.ask(model) or len(processes_of(mark)) == 2, "the worker runs")
+            launcher.send_signal(signal.SIGTERM)
+            assert launcher.wait(30) == 0
+            assert not processes_of(mark)
+            assert f"runs {model}" in launcher.stderr.read()
+        finally:
+            launcher.kill()
+
+
+def test_a_template_without_a_model_is_refused() -> None:
+    refused = subprocess.run(
+        [sys.executable, ROOT / "manage.py", "launcher", "--command", "serve"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode == 1
+    assert "--command needs {model}" in refused.stderr
 
 
 def test_a_lost_valkey_is_said_once_and_outlived(open_folder: Path) -> None:

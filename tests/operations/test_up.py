@@ -21,6 +21,7 @@ import pytest
 import redis
 
 from config import environment
+from operations.embedded import EmbeddedPostgres, EmbeddedValkey
 from operations.management.commands import clock
 from tests.operations.conftest import processes_of, wait_for
 
@@ -125,6 +126,7 @@ def first(folder: Path) -> Iterator[Up]:
     up = Up(folder / "first")
     try:
         yield up.wait_until_ready()
+        assert up.end() == 0
     finally:
         up.close()
 
@@ -303,6 +305,27 @@ def test_two_instances_serve_at_once_and_neither_leaves_a_process(first: Up, fol
     finally:
         again.close()
     assert first.healthy()
+
+
+def test_servers_that_are_given_are_used_and_none_is_started(folder: Path) -> None:
+    postgres = EmbeddedPostgres(folder / "given-servers", durable=False)
+    valkey = EmbeddedValkey(folder / "given-servers")
+    postgres.start()
+    valkey.start()
+    up = Up(folder / "given", DATABASE_URL=postgres.url, VALKEY_URL=valkey.url)
+    try:
+        up.wait_until_ready()
+        assert up.healthy()
+        assert up.setting("DATABASE_URL") == postgres.url
+        assert not (up.var / "postgres").exists()
+        assert not (up.var / "valkey").exists()
+        assert up.end() == 0
+        assert postgres.ready()
+        assert valkey.ready()
+    finally:
+        up.close()
+        valkey.stop()
+        postgres.stop()
 
 
 def test_ctrl_c_during_the_start_leaves_nothing(folder: Path) -> None:
