@@ -13,7 +13,16 @@ from django.conf import settings
 from accounts.keys import KeyState
 from api.bodies import completion_request
 from api.client import client
-from api.edge import TRICKLES, Message, Scope, Send, answer_failure, answer_json, request_id
+from api.edge import (
+    TRICKLES,
+    ClientLeft,
+    Message,
+    Scope,
+    Send,
+    answer_failure,
+    answer_json,
+    request_id,
+)
 from api.errors import late_error_body
 from api.json_body import read_json
 from api.payloads import DONE, KEEPALIVE, Choices, usage_object
@@ -59,6 +68,8 @@ class CreateCompletion(StreamConsumer):
         async with writer.ticking():
             try:
                 await self._run(request, key, writer)
+            except ClientLeft:
+                raise
             except Failure as failure:
                 await writer.fail(failure)
             except Exception as error:

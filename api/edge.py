@@ -29,6 +29,11 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+
+class ClientLeft(OSError):
+    """Raised by `send` when the client is gone or was cut, so that nothing counts as sent."""
+
+
 REQUEST_ID = "basalt.request_id"
 TOO_LARGE = "basalt.too_large"
 TRICKLES = "basalt.trickles"
@@ -74,6 +79,8 @@ class Edge:
                 await answer.preflight()
             else:
                 await self._app(scope, receive, answer.send)
+        except ClientLeft:
+            pass
         except Exception:
             log.exception("unhandled", request_id=request_id(scope), path=scope["path"])
             await answer.fail(internal())

@@ -16,7 +16,7 @@ from channels.generic.http import AsyncHttpConsumer
 from accounts.keys import KeyState
 from api.app import OPERATION
 from api.authentication import authenticate, client_address
-from api.edge import TOO_LARGE, answer_failure, request_id
+from api.edge import TOO_LARGE, ClientLeft, answer_failure, request_id
 from api.errors import too_large
 from api.routes import Operation
 from completions.database import in_database, is_busy
@@ -76,11 +76,17 @@ class StreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]
     async def _work(self, body: bytes) -> None:
         try:
             await self.answer(body, await self._admit())
+        except ClientLeft:
+            return
         except Failure as failure:
-            await answer_failure(failure, self.scope, self.send)
+            await self._refuse(failure)
         except Exception:
-            log.exception("a request failed", request_id=self.request_id)
-            await answer_failure(internal(), self.scope, self.send)
+            log.exception("a stream consumer failed", request_id=self.request_id)
+            await self._refuse(internal())
+
+    async def _refuse(self, failure: Failure) -> None:
+        with contextlib.suppress(ClientLeft):
+            await answer_failure(failure, self.scope, self.send)
 
     async def _admit(self) -> KeyState:
         """Check the key, then the size of the body (C-002, C-041)."""

@@ -30,6 +30,7 @@ from inference.engine.messages import (
     Finished,
 )
 from inference.fleet import Fleet, Stage, WorkerReport
+from inference.mailbox import Mailbox
 
 log = structlog.get_logger()
 
@@ -65,7 +66,7 @@ class Call:
 
     request: EngineRequest
     model_id: str
-    mailbox: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+    mailbox: Mailbox = field(default_factory=lambda: Mailbox(settings.BASALT.send_buffer_bytes))
     taken: asyncio.Event = field(default_factory=asyncio.Event)
     worker_id: str | None = None
     next_seq: int = 0
@@ -87,7 +88,7 @@ class Call:
             self.worker_id = event.worker_id
             self.taken.set()
         self.ended = self.over = isinstance(event, Finished | Failed)
-        self.mailbox.put_nowait(event)
+        self.mailbox.put(event)
 
     def fail(self, code: FailureCode, message: str) -> None:
         """End the call by a failure of our own."""
@@ -95,7 +96,7 @@ class Call:
             return
         self.ended = True
         self.taken.set()
-        self.mailbox.put_nowait(
+        self.mailbox.put(
             Failed(
                 request_id=self.request.request_id, seq=self.next_seq, code=code, message=message
             )
@@ -143,6 +144,7 @@ class InferenceClient:
         finally:
             submitting.cancel()
             del self._calls[request.request_id]
+            call.mailbox.close()
             if call.rung and not call.over:
                 await asyncio.shield(self._abort(call.model_id, [request.request_id]))
 

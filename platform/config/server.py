@@ -25,7 +25,7 @@ from twisted.web import http
 from zope.interface import implementer
 
 from api.client import start_client
-from api.edge import TOO_LARGE
+from api.edge import TOO_LARGE, ClientLeft
 from api.routes import body_cap
 from billing.models import OwnerKind
 from completions.owner import own_as
@@ -203,6 +203,8 @@ class Server(daphne_server.Server):  # type: ignore[misc]
 
     async def handle_reply(self, protocol: BoundedRequest, message: dict[str, Any]) -> None:
         """Pass an answer on in slices, waiting while the reader is slow."""
+        if self.connections.get(protocol, {"disconnected": 0}).get("disconnected") is not None:
+            raise ClientLeft("the client has left")
         body = message.get("body", b"")
         if message["type"] != "http.response.body" or not isinstance(protocol, BoundedRequest):
             await super().handle_reply(protocol, message)
@@ -217,7 +219,7 @@ class Server(daphne_server.Server):  # type: ignore[misc]
             except TimeoutError:
                 log.info("a reader stalled", client=protocol.client_addr)
                 protocol.cut()
-                return
+                raise ClientLeft("the client does not read") from None
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         reactor.callFromThread(self._drain)
