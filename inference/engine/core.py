@@ -238,10 +238,10 @@ class Core:
         done = ends or stops
         if done:
             reason = None if ends else token
-        else:
+        if not done or stopping.include_text:
             new = sequence.detokenizer.add(token)
             text, match = sequence.stops.add(new, listening=count > stopping.min_tokens)
-            if match is not None:
+            if match is not None and not done:
                 done, reason = True, match
         over = not done and count >= sequence.limit
         if done or over:

@@ -36,9 +36,9 @@ class Stopping(msgspec.Struct, frozen=True, kw_only=True):
     texts: tuple[str, ...] = ()
     """Looked for in the generated text alone; the earliest end wins, then the list's order."""
     token_ids: tuple[int, ...] = ()
-    """Their text is dropped; the id is the choice's `stop_reason`."""
+    """Their text is dropped unless `include_text`; the id is the choice's `stop_reason`."""
     include_text: bool = False
-    """Keep the matched stop text at the end of the choice."""
+    """Keep the matched stop text, or the text of the stop id, at the end of the choice."""
     min_tokens: int = 0
     """No end token, stop id or stop text counts before so many generated tokens."""
     ignore_end: bool = False

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from inference.catalogue import load_catalogue
+from inference.preparation import prepare
 from tests.engine.harness import Bench
 from tests.engine.tiny_models import make_llama
 
@@ -13,9 +15,9 @@ REPOSITORY = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session", autouse=True)
 def _threads() -> Iterator[None]:
-    """Tests of the engine leave a core to whatever else runs."""
+    """One thread: two that share busy cores wait for each other at every operation."""
     before = torch.get_num_threads()
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
 
@@ -28,14 +30,11 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2_folder() -> Path:
-    """The default model, as `script/setup` prepares it."""
-    models = Path(os.environ.get("BASALT_MODELS", REPOSITORY / "var" / "models"))
-    folder = models / "smollm2-135m-instruct-q4"
-    if not (folder / "config.json").exists():
-        from inference.preparation import prepare
-
-        prepare(folder)
-    return folder
+    """The default model in float32, prepared on the first use."""
+    models = Path(os.environ.get("MODELS_DIR", REPOSITORY / "var" / "models"))
+    catalogue = load_catalogue(REPOSITORY / "deploy" / "catalogue.toml")
+    entry = next(e for e in catalogue.models if e.id == "smollm2-135m-instruct-q4")
+    return prepare(entry, models, lambda progress: None).folder
 
 
 @pytest.fixture(scope="session")
