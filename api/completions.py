@@ -15,7 +15,6 @@ from api.bodies import completion_request
 from api.client import client
 from api.edge import (
     TRICKLES,
-    ClientLeft,
     Message,
     Scope,
     Send,
@@ -29,7 +28,7 @@ from api.payloads import DONE, KEEPALIVE, Choices, usage_object
 from api.stream import StreamConsumer
 from completions.admission import LIVE, admitted
 from completions.database import is_busy
-from completions.failures import Failure, database_busy, internal
+from completions.failures import ClientLeft, Failure, database_busy, internal
 from completions.generation import Generation
 from completions.request import CompletionRequest
 from inference.engine.messages import Delta, Finished

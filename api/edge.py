@@ -19,7 +19,7 @@ from django.conf import settings
 from api.authentication import header
 from api.errors import Headers, error_body, error_headers
 from api.routes import is_api
-from completions.failures import Failure, internal
+from completions.failures import ClientLeft, Failure, internal
 
 log = structlog.get_logger("api.requests")
 
@@ -28,10 +28,6 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-
-class ClientLeft(OSError):
-    """Raised by `send` when the client is gone or was cut, so that nothing counts as sent."""
 
 
 REQUEST_ID = "basalt.request_id"

@@ -100,6 +100,8 @@ class Choices:
 
     def add(self, delta: Delta) -> tuple[Choice, str]:
         """Add what a choice gained; returns the choice and its new text."""
+        if delta.index >= len(self.choices):
+            raise does_not_fit(f"there is no choice {delta.index}")
         choice = self.choices[delta.index]
         text, choice.echoed = choice.echoed + delta.text, ""
         choice.generated += len(delta.token_ids)

@@ -16,11 +16,11 @@ from channels.generic.http import AsyncHttpConsumer
 from accounts.keys import KeyState
 from api.app import OPERATION
 from api.authentication import authenticate, client_address
-from api.edge import TOO_LARGE, ClientLeft, answer_failure, request_id
+from api.edge import TOO_LARGE, answer_failure, request_id
 from api.errors import too_large
 from api.routes import Operation
 from completions.database import in_database, is_busy
-from completions.failures import Failure, database_busy, internal
+from completions.failures import ClientLeft, Failure, database_busy, internal
 
 log = structlog.get_logger()
 

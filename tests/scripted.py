@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from celery import current_app
+from celery.signals import worker_ready
 
 from inference.catalogue import ModelEntry
 from inference.engine.messages import (
@@ -152,7 +153,13 @@ class ScriptedEngine:
 
 @contextmanager
 def scripted_worker(model: ModelEntry) -> Iterator[ScriptedEngine]:
-    """A worker of this process that serves `model` by a script."""
+    """A worker of this process that serves `model` by a script; it listens once this yields."""
+    listens = threading.Event()
+
+    def on_ready(**_: object) -> None:
+        listens.set()
+
+    worker_ready.connect(on_ready)
     engine = ScriptedEngine()
     worker = EngineWorker(model, lambda report: engine)
     worker.start()
@@ -160,6 +167,7 @@ def scripted_worker(model: ModelEntry) -> Iterator[ScriptedEngine]:
     thread = threading.Thread(target=host.run, args=(worker.announce_stop,), daemon=True)
     thread.start()
     try:
+        assert listens.wait(60), "the Celery consumer did not start"
         yield engine
     finally:
         host.stop()

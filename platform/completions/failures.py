@@ -87,6 +87,10 @@ def check_key(key: KeyState) -> None:
         )
 
 
+class ClientLeft(OSError):
+    """The client is gone or was cut: raised where something was to be sent to it."""
+
+
 def invalid(param: str | None, message: str) -> Failure:
     """A bad body, field or path id (C-065)."""
     return Failure(400, message, "invalid_request", param=param)

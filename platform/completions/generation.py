@@ -21,7 +21,7 @@ from billing.models import Counted, UsageStatus
 from completions.breaker import breakers, counts_as_failure
 from completions.caps import Output
 from completions.database import in_database
-from completions.failures import Failure, of_engine
+from completions.failures import ClientLeft, Failure, of_engine
 from completions.request import CompletionRequest
 from inference.catalogue import ModelEntry
 from inference.client import InferenceClient, Patience
@@ -144,6 +144,8 @@ class Generation:
 
     def _ending(self, error: BaseException | None) -> _End:
         """Choose the row of the table of section 12."""
+        if isinstance(error, Exception) and not isinstance(error, Failure | ClientLeft):
+            return _End(None)  # A fault of the API itself costs nothing (C-345).
         if self.finished and self._fitting:
             return _End(Usage(self.finished.prompt_tokens, self.finished.completion_tokens))
         stopped = not isinstance(error, Failure)
