@@ -25,9 +25,10 @@ from twisted.web import http
 from zope.interface import implementer
 
 from api.client import start_client
-from api.edge import TOO_LARGE, ClientLeft
+from api.edge import TOO_LARGE
 from api.routes import body_cap
 from billing.models import OwnerKind
+from completions.failures import ClientLeft
 from completions.owner import own_as
 
 log = structlog.get_logger()
