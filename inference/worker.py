@@ -124,7 +124,7 @@ class EngineWorker:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Load the model and serve; reports go out from the first moment."""
+        """Load the model; reports go out from the first moment."""
         global _current
         _current = self
         self._spawn(self._report_forever, "worker-reports")
@@ -132,7 +132,13 @@ class EngineWorker:
         self._engine.start(self._outbox.put)
         self._spawn(self._publish_forever, "worker-publisher")
         self._spawn(self._control_forever, "worker-control")
-        self._idle_since = time.time()
+
+    def announce_serving(self) -> None:
+        """Say that requests may be rung for, once this process hears the bell."""
+        if self._stage is Stage.DRAINING:
+            return
+        if not self._consumers:
+            self._idle_since = self._idle_since or time.time()
         self._enter(Stage.SERVING)
 
     def take(self, request_id: str) -> None:

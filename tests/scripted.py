@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from celery import current_app
-from celery.signals import worker_ready
 
 from inference.catalogue import ModelEntry
 from inference.engine.messages import (
@@ -155,15 +154,15 @@ class ScriptedEngine:
 def scripted_worker(model: ModelEntry) -> Iterator[ScriptedEngine]:
     """A worker of this process that serves `model` by a script; it listens once this yields."""
     listens = threading.Event()
-
-    def on_ready(**_: object) -> None:
-        listens.set()
-
-    worker_ready.connect(on_ready)
     engine = ScriptedEngine()
     worker = EngineWorker(model, lambda report: engine)
     worker.start()
-    host = CeleryHost(current_app, f"engine.{model.id}")
+
+    def on_ready() -> None:
+        worker.announce_serving()
+        listens.set()
+
+    host = CeleryHost(current_app, f"engine.{model.id}", on_ready)
     thread = threading.Thread(target=host.run, args=(worker.announce_stop,), daemon=True)
     thread.start()
     try:

@@ -23,8 +23,10 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class CeleryHost:
     """One solo Celery consumer of one queue, in a thread, ended by SIGTERM or SIGINT."""
 
-    def __init__(self, app: Celery, queue: str) -> None:
+    def __init__(self, app: Celery, queue: str, on_ready: Callable[[], None]) -> None:
+        """Prepare the consumer; `on_ready` is called when it takes messages."""
         self._queue = queue
+        self._on_ready = on_ready
         self._stop = threading.Event()
         self._broke = False
         self._worker: WorkController = app.WorkController(
@@ -36,6 +38,7 @@ class CeleryHost:
             without_gossip=True,
             without_mingle=True,
             without_heartbeat=True,
+            ready_callback=self._ready,
         )
 
     def watch_signals(self) -> None:
@@ -55,7 +58,6 @@ class CeleryHost:
         """
         consumer = threading.Thread(target=self._consume, name="celery-consumer", daemon=True)
         consumer.start()
-        log.info("consuming", queue=self._queue)
         while not self._stop.wait(0.5):
             pass
         before_stop()
@@ -63,6 +65,11 @@ class CeleryHost:
         consumer.join(5)
         state.should_stop = None
         return 1 if self._broke else 0
+
+    def _ready(self, consumer: object) -> None:
+        """Called at the start, and again whenever the broker was lost and found."""
+        log.info("consuming", queue=self._queue)
+        self._on_ready()
 
     def _consume(self) -> None:
         try:

@@ -52,9 +52,9 @@ def run_engine(model_id: str) -> int:
     files = prepared(entry, settings.BASALT.models)
     if files is None:
         raise CommandError(f"{model_id} is not prepared: run manage.py pull_model {model_id}")
-    host = CeleryHost(current_app, f"engine.{model_id}")
-    host.watch_signals()
     worker = EngineWorker(entry, partial(load_engine, entry, files.folder))
+    host = CeleryHost(current_app, f"engine.{model_id}", worker.announce_serving)
+    host.watch_signals()
     worker.start()
 
     def before_stop() -> None:
@@ -68,6 +68,6 @@ def run_engine(model_id: str) -> int:
 
 def run_runner() -> int:
     """Run background work; returns the exit code."""
-    host = CeleryHost(current_app, "runner")
+    host = CeleryHost(current_app, "runner", lambda: None)
     host.watch_signals()
     return host.run(lambda: None)
