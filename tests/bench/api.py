@@ -21,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 os.environ["RATE_LIMIT_PER_MINUTE"] = "1000000"
+os.environ["BAD_KEY_LIMIT_PER_MINUTE"] = "1000000"
 os.environ["MAX_INFLIGHT_PER_KEY"] = "1000"
 os.environ["MAX_INFLIGHT_PER_MODEL"] = "1000"
 os.environ["LOG_LEVEL"] = "WARNING"
