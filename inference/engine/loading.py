@@ -23,6 +23,7 @@ _HARMLESS = frozenset(
         "is_causal",
         "output_attentions",
         "output_hidden_states",
+        "output_router_logits",
         "position_ids",
         "return_dict",
         "use_cache",
@@ -80,12 +81,20 @@ def load(
     disable_progress_bar()
     report(LoadStage.WEIGHTS_LOADING)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    model = AutoModelForCausalLM.from_pretrained(
-        folder,
-        dtype=DTYPES[dtype],
-        attn_implementation=attention.IMPLEMENTATION,
-        local_files_only=True,
-    )
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=DTYPES[dtype],
+            attn_implementation=attention.IMPLEMENTATION,
+            local_files_only=True,
+        )
+    except KeyError as error:
+        if error.args != (attention.IMPLEMENTATION,):
+            raise
+        raise ModelUnsupported(
+            f"The model in {folder} brings its own attention and does not follow transformers'"
+            " attention interface."
+        ) from error
     model = model.to(device).eval().requires_grad_(False)
     loaded = inspect(model, tokenizer, max_model_len)
     report(LoadStage.WEIGHTS_LOADED)

@@ -55,22 +55,23 @@ class Detokenizer:
         self._window.append(token)
         self._waiting += 1
         text = self._decode(self._window)
-        stable = text
-        if text.endswith(REPLACEMENT):
-            if self._waiting < _LONGEST_WAIT:
-                return ""
-            # So many bytes without a character are noise. All but the last mark are final.
+        # What stands before an unfinished character is final.
+        stable = text.rstrip(REPLACEMENT)
+        noise = stable != text and self._waiting >= _LONGEST_WAIT
+        if noise:
+            # So many bytes are no character any more: all marks but the last are final too.
             stable = text[:-1]
-        if len(stable) <= len(self._given):
-            return ""
         new = stable[len(self._given) :]
-        if self._waiting < _LONGEST_WAIT:
+        if stable == text and new:
             self._window = self._window[-self._waiting :]
             self._given = self._decode(self._window)
-        else:
+            self._waiting = 0
+        elif noise:
             self._window = self._window[-_WINDOW:]
-            self._given = self._decode(self._window).removesuffix(REPLACEMENT)
-        self._waiting = 0
+            self._given = self._decode(self._window)[:-1]
+            self._waiting = 0
+        elif new:
+            self._given = stable
         return new
 
     def _prompt_window(self, prompt: Sequence[int]) -> list[int]:

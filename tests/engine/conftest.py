@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from inference.catalogue import load_catalogue
+from inference.engine.reference import Reference
 from inference.preparation import prepare
-from tests.engine.harness import Bench
+from tests.engine.harness import Bench, reference
 from tests.engine.tiny_models import make_llama
 
 REPOSITORY = Path(__file__).parents[2]
@@ -47,3 +48,9 @@ def tiny(tiny_folder: Path) -> Bench:
 def smollm2(smollm2_folder: Path) -> Bench:
     """The default model in float32, with the context of the recordings."""
     return Bench.load(smollm2_folder, max_model_len=2048)
+
+
+@pytest.fixture(scope="session")
+def tiny_reference(tiny: Bench, tiny_folder: Path) -> Reference:
+    """The naive twin of `tiny`."""
+    return reference(tiny, tiny_folder)

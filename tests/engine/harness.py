@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from inference.engine import loading
 from inference.engine.core import Core
@@ -23,6 +25,8 @@ from inference.engine.messages import (
     Residuals,
     Sampling,
 )
+from inference.engine.reference import Reference, ReferenceChoice
+from inference.engine.text import Alphabet
 
 GREEDY = Sampling(temperature=0)
 
@@ -180,3 +184,77 @@ class Bench:
             events.extend(self.core.step())
         self.core.check_idle()
         return events
+
+
+def reference(bench: Bench, folder: Path) -> Reference:
+    """The naive twin over the same weights, with transformers' own attention."""
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=bench.loaded.stream.dtype, attn_implementation="eager"
+    ).eval()
+    return Reference(
+        model,
+        loading.decoder_blocks(model),
+        Alphabet(bench.loaded.tokenizer, bench.loaded.vocabulary),
+        bench.loaded.end_tokens,
+    )
+
+
+def assert_equal(
+    answer: Answer, request: EngineRequest, expected: Sequence[ReferenceChoice]
+) -> None:
+    """The answer says what the reference says, within float32's rounding."""
+    assert len(answer.choices) == len(expected)
+    shown = request.max_tokens > 0
+    for index, right in enumerate(expected):
+        choice = answer.choices[index]
+        assert choice.token_ids == (right.tokens if shown else [])
+        assert choice.finish_reason == (right.finish_reason if shown else "length")
+        if shown:
+            assert choice.text == right.text
+            assert choice.stop_reason == right.stop_reason
+        if request.logprobs is not None and shown:
+            assert_logprobs(choice.logprobs, right.tokens, right.logprobs, request.logprobs)
+        wanted = [request.prompt_logprobs, request.logprobs if request.echo else None]
+        tops = [top for top in wanted if top is not None]
+        assert (choice.prompt_logprobs is not None) == bool(tops)
+        if choice.prompt_logprobs is not None:
+            prompt = request.prompts[index // request.n]
+            top = -1 if -1 in tops else max(tops)
+            assert_logprobs([choice.prompt_logprobs], prompt[1:], right.prompt_logprobs, top)
+    used = answer.finished
+    assert used.completion_tokens == sum(len(right.tokens) for right in expected)
+    assert used.prompt_tokens == sum(len(prompt) for prompt in request.prompts)
+    if request.read_layers:
+        right_rows = expected[0].rows[list(request.read_layers)].float().numpy()
+        assert_rows(answer.rows, right_rows)
+
+
+def assert_rows(found: np.ndarray, right: np.ndarray, tolerance: float = 2e-5) -> None:
+    """Every residual row is the right one, relative to its own length."""
+    assert found.shape == right.shape
+    error = np.linalg.norm(found - right, axis=-1) / np.linalg.norm(right, axis=-1)
+    assert error.max() < tolerance
+
+
+def assert_logprobs(
+    parts: Sequence[PackedLogprobs], tokens: Sequence[int], right: Tensor, top: int
+) -> None:
+    """Each row has its token, then the likeliest others in order."""
+    assert sum(part.rows for part in parts) == len(tokens)
+    row = 0
+    for part in parts:
+        for ids, values, ranks in zip(*unpack(part), strict=True):
+            truth = right[row].numpy()
+            token = tokens[row]
+            shown = ids[ids >= 0]
+            assert shown[0] == token
+            assert len(set(shown.tolist())) == len(shown)
+            np.testing.assert_allclose(values[ids >= 0], truth[shown], atol=5e-5)
+            assert abs(ranks[0] - 1 - int((truth > truth[token]).sum())) <= 1
+            count = len(truth) if top == -1 else min(top, len(truth))
+            others = shown[1:]
+            assert len(others) in (count - 1, count)
+            least = np.sort(truth)[::-1][count - 1] if count else np.inf
+            assert (truth[others] >= least - 5e-5).all()
+            assert (np.diff(ranks[ids >= 0][1:]) > 0).all()
+            row += 1

@@ -132,7 +132,8 @@ def test_prompt_logprobs_are_the_recorded_ones(name: str, answers: dict[str, Ans
             tolerance = _WORST.get(name, LOGPROB_TOLERANCE)
             for token, (value, rank) in entries.items():
                 assert abs(found[token][0] - value) < tolerance
-                assert found[token][1] == rank
+                # Far down neighbours are closer together than the tolerance.
+                assert abs(found[token][1] - rank) <= rank // 5000
         if expected.get("whole_vocabulary"):
             assert sorted(ids[0]) == list(range(49152))
 
