@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 
 from config.environment import ROOT, Environment, load
 from config.logs import configure as configure_logs
@@ -38,6 +38,7 @@ INSTALLED_APPS = [
     "inference",
     "completions",
     "api",
+    "pages",
     "operations",
     "config",
 ]
@@ -45,6 +46,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
+    "pages.policy.PolicyMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -63,6 +65,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "pages.context.context",
             ]
         },
     }
@@ -82,6 +85,13 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = None
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = BASALT.app_address.startswith("https://")
+# Behind a proxy that ends TLS, the forms of the admin come from these addresses.
+CSRF_TRUSTED_ORIGINS = sorted(
+    {
+        urlunsplit((*urlsplit(address)[:2], "", "", ""))
+        for address in (BASALT.app_address, BASALT.api_url)
+    }
+)
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"

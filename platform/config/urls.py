@@ -5,5 +5,6 @@ from django.urls import include, path
 
 urlpatterns = [
     path("", include("api.urls")),
+    path("", include("pages.urls")),
     path("admin/", admin.site.urls),
 ]

@@ -1,0 +1,1 @@
+"""Pages without a sign-in: the front page and the docs."""
