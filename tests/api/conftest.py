@@ -16,6 +16,7 @@ NARROW = {
     "TRUSTED_PROXIES": "127.0.0.1",
     "EARLY_ANSWER_SECONDS": "0.6",
     "ANSWER_TIMEOUT": "2.5",
+    "RATE_LIMIT_PER_MINUTE": "30",
     "MAX_INFLIGHT_PER_KEY": "2",
     "MAX_QUEUED_PER_KEY": "1",
     "MAX_INFLIGHT_PER_MODEL": "5",
@@ -39,6 +40,13 @@ def some_address() -> str:
 def narrow(database: None, tiny_catalogue: Path, logs: Path) -> Iterator[Web]:
     """A web process with narrow limits."""
     with web_process(logs / "narrow.log", **NARROW) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def twin(database: None, tiny_catalogue: Path, logs: Path) -> Iterator[Web]:
+    """Another web process of the same instance, with the same narrow limits."""
+    with web_process(logs / "twin.log", **NARROW) as running:
         yield running
 
 
