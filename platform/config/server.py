@@ -9,6 +9,7 @@ waits while the connection is full, up to the time after which a reader counts a
 import asyncio
 import io
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
@@ -38,6 +39,8 @@ SLICE_BYTES = 64 * 1024
 LINGER_SECONDS = 30.0
 """How long a client may go on sending a refused body before the connection is closed."""
 WAIT_THREADS = 32
+SWITCH_SECONDS = 0.0005
+"""How long a thread that works for one request may keep the event loop of all others waiting."""
 
 
 @implementer(IPushProducer)
@@ -184,6 +187,7 @@ class Server(daphne_server.Server):  # type: ignore[misc]
 
     def _begin(self) -> None:
         loop = asyncio.get_event_loop()
+        sys.setswitchinterval(SWITCH_SECONDS)
         loop.set_default_executor(ThreadPoolExecutor(WAIT_THREADS, thread_name_prefix="wait"))
         self._starting = loop.create_task(self._start_up())
         for number in (signal.SIGTERM, signal.SIGINT):
