@@ -10,11 +10,19 @@ from django.db import connection
 from django.http import HttpResponse
 from rest_framework.request import Request
 
-from api.schemas import Backend, DatabaseHealth, Health, PoolHealth, WrapperHealth
+from api.schemas import (
+    Backend,
+    DatabaseHealth,
+    Health,
+    PoolHealth,
+    RunnerHealth,
+    WrapperHealth,
+)
 from api.views import ContractView, answer
 from completions.breaker import BreakerState, breakers
 from completions.places import places
-from inference import catalogue
+from completions.runners import RunnerReport, complaints, runners
+from inference import catalogue, valkey
 from inference.catalogue import ModelEntry
 from inference.client import LOST
 
@@ -64,6 +72,15 @@ def backend_object(model: ModelEntry, breaker: BreakerState, in_flight: int) -> 
     )
 
 
+def runner_object(report: RunnerReport) -> RunnerHealth:
+    """Return one entry of `runners` (C-631)."""
+    return RunnerHealth(
+        name=report.name,
+        running=report.running,
+        seconds_since_poll=report.silence(time.time()),
+    )
+
+
 class ReadHealth(ContractView):
     """Answers without a key; 503 only when the database does not answer (C-634)."""
 
@@ -73,7 +90,10 @@ class ReadHealth(ContractView):
         reasons = ["the pool of database connections is saturated"] if saturated else []
         try:
             backends = [backend(model) for model in catalogue.current().enabled]
+            reports = runners(valkey.connection())
+            reasons += complaints(reports, time.time())
         except LOST:
+            reports = []
             reasons.append("Valkey cannot be reached")
             backends = [backend_object(model, CLOSED, 0) for model in catalogue.current().enabled]
         broken = [each.model_id for each in backends if each.breaker_open_seconds is not None]
@@ -85,7 +105,7 @@ class ReadHealth(ContractView):
                 uptime_seconds=int(time.monotonic() - _started),
                 database=database,
                 db_pool=PoolHealth(saturated=saturated),
-                runners=[],
+                runners=[runner_object(report) for report in reports],
             ),
             backends=backends,
             degraded_backends=broken,

@@ -13,6 +13,8 @@ from types import FrameType
 import structlog
 from celery import Celery
 from celery.worker import WorkController, state
+from celery.worker.consumer import Consumer
+from kombu.asynchronous.timer import Entry
 
 log = structlog.get_logger()
 
@@ -23,12 +25,24 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class CeleryHost:
     """One solo Celery consumer of one queue, in a thread, ended by SIGTERM or SIGINT."""
 
-    def __init__(self, app: Celery, queue: str, on_ready: Callable[[], None]) -> None:
-        """Prepare the consumer; `on_ready` is called when it takes messages."""
+    def __init__(
+        self,
+        app: Celery,
+        queue: str,
+        on_ready: Callable[[], None],
+        poll: tuple[float, Callable[[], None]] | None = None,
+    ) -> None:
+        """Prepare the consumer.
+
+        `on_ready` is called when it takes messages; `poll` is seconds, and what is called every so
+        many seconds by the loop that takes them.
+        """
         self._queue = queue
+        self._poll = poll
         self._on_ready = on_ready
         self._stop = threading.Event()
         self._broke = False
+        self._polling: Entry | None = None
         self._worker: WorkController = app.WorkController(
             app=app,
             hostname=f"{queue}@{socket.gethostname()}",
@@ -66,9 +80,13 @@ class CeleryHost:
         state.should_stop = None
         return 1 if self._broke else 0
 
-    def _ready(self, consumer: object) -> None:
+    def _ready(self, consumer: Consumer) -> None:
         """Called at the start, and again whenever the broker was lost and found."""
         log.info("consuming", queue=self._queue)
+        if self._poll is not None:
+            if self._polling is not None:
+                self._polling.cancel()
+            self._polling = consumer.timer.call_repeatedly(*self._poll)
         self._on_ready()
 
     def _consume(self) -> None:

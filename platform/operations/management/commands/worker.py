@@ -1,6 +1,8 @@
 """`manage.py worker QUEUE`: starts the runner, or the engine of one model."""
 
+import contextlib
 import os
+import socket
 import time
 from argparse import ArgumentParser
 from functools import partial
@@ -10,6 +12,9 @@ from celery import current_app
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
+from completions.runners import POLL_SECONDS, report_runner, retire_runner
+from inference import valkey
+from inference.client import LOST
 from operations.hosting import CeleryHost
 
 RING_GRACE_SECONDS = 0.5
@@ -68,6 +73,16 @@ def run_engine(model_id: str) -> int:
 
 def run_runner() -> int:
     """Run background work; returns the exit code."""
-    host = CeleryHost(current_app, "runner", lambda: None)
+    name = f"runner-{socket.gethostname()}-{os.getpid()}"
+    connection = valkey.connection()
+
+    def say() -> None:
+        with contextlib.suppress(*LOST):
+            report_runner(connection, name, running=0)
+
+    host = CeleryHost(current_app, "runner", say, poll=(POLL_SECONDS, say))
     host.watch_signals()
-    return host.run(lambda: None)
+    code = host.run(lambda: None)
+    with contextlib.suppress(*LOST):
+        retire_runner(connection, name)
+    return code
