@@ -118,6 +118,8 @@ def _database(url: str) -> dict[str, Any]:
         "PORT": str(parts.port or ""),
         "CONN_HEALTH_CHECKS": True,
         "OPTIONS": {
+            # A process that vanished inside a transaction must not keep a User's account locked.
+            "options": "-c idle_in_transaction_session_timeout=10s",
             **options,
             "pool": {
                 "min_size": 1,

@@ -45,3 +45,26 @@ def test_lists_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = environment.load()
     assert loaded.allowed_hosts == ("a.example.org", "b.example.org")
     assert loaded.trusted_proxies == ()
+
+
+@pytest.mark.parametrize(
+    ("catalogue", "cause"),
+    [
+        ("deploy/catalogue-acs.toml", "llama-8b, llama-405b, trinity-truebase on a vLLM server"),
+        ("README.md", "is not TOML"),
+        ("deploy/none.toml", "none.toml"),
+    ],
+)
+def test_a_catalogue_that_cannot_be_served_ends_the_web_process(
+    catalogue: str, cause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CATALOGUE_PATH", str(ROOT / catalogue))
+    command = subprocess.run(
+        [sys.executable, ROOT / "manage.py", "serve", "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert command.returncode == 1
+    assert cause in command.stderr
+    assert len(command.stderr.splitlines()) == 1, command.stderr

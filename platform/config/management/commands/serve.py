@@ -3,7 +3,10 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
+
+from inference import catalogue
+from inference.catalogue import CatalogueInvalid
 
 
 class Command(BaseCommand):
@@ -22,4 +25,23 @@ class Command(BaseCommand):
         """Serve until SIGTERM or SIGINT."""
         from config.server import serve
 
+        check_catalogue()
         serve(fd=fd, host=host, port=port)
+
+
+def check_catalogue() -> None:
+    """Read the catalogue before anybody asks for it.
+
+    Raises:
+        CommandError: for one that is broken, or that names a backend without a client here.
+    """
+    try:
+        served = catalogue.current().enabled
+    except CatalogueInvalid as broken:
+        raise CommandError(str(broken)) from None
+    foreign = [model.id for model in served if model.backend.kind != "worker"]
+    if foreign:
+        raise CommandError(
+            f"the catalogue has {', '.join(foreign)} on a vLLM server, which this version cannot "
+            "call yet: set enabled = false, or give the model a worker backend"
+        )
