@@ -6,7 +6,7 @@ the Hold is taken. What differs between surfaces is a `Policy`.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from uuid import UUID, uuid4
@@ -19,7 +19,7 @@ from billing.allowance import BudgetExceeded, tokens_left
 from billing.models import Source
 from completions import caps
 from completions.breaker import breakers
-from completions.database import in_database
+from completions.database import in_database, or_undone
 from completions.failures import (
     budget_exceeded,
     check_key,
@@ -215,7 +215,7 @@ async def take_hold(
     )
     asked = size(output.max_tokens)
     try:
-        return *await in_database(take, tokens=asked), output
+        return *await _held(in_database(take, tokens=asked)), output
     except BudgetExceeded as short:
         cause = short
     if not policy.clamps:
@@ -226,9 +226,18 @@ async def take_hold(
         raise budget_exceeded(cause, asked)
     lowered = output.lowered_to(room)
     try:
-        return *await in_database(take, tokens=size(room)), lowered
+        return *await _held(in_database(take, tokens=size(room))), lowered
     except BudgetExceeded as lost_race:
         raise budget_exceeded(lost_race, size(room)) from None
+
+
+async def _held(taking: Coroutine[object, object, tuple[UUID, UUID]]) -> tuple[UUID, UUID]:
+    """Await the Hold; when the client leaves meanwhile, it is released (C-344)."""
+
+    async def release(hold: tuple[UUID, UUID]) -> None:
+        await in_database(ledger.release, hold_id=hold[0], owner=hold[1])
+
+    return await or_undone(taking, release)
 
 
 def _take(

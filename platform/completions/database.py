@@ -6,7 +6,7 @@ it is the pool that says when the database is busy, after a bounded wait (C-094)
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from typing import ParamSpec, TypeVar
@@ -35,6 +35,46 @@ async def in_database(function: Callable[P, T], /, *args: P.args, **kwargs: P.kw
     """
     call = partial(_call, partial(function, *args, **kwargs))
     return await asyncio.get_running_loop().run_in_executor(_threads(), call)
+
+
+async def to_its_end(work: Awaitable[T]) -> T:
+    """Await work in a thread that must not be left half done: a cancellation waits for its end.
+
+    Whoever cleans up after it then finds what it did.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await _detached(asyncio.wait([task]))
+        raise
+
+
+async def or_undone(work: Awaitable[T], undo: Callable[[T], Awaitable[object]]) -> T:
+    """Await work whose result must not be lost: a cancellation undoes what was done."""
+    task = asyncio.ensure_future(work)
+
+    async def undo_it() -> None:
+        await asyncio.wait([task])
+        if task.exception() is None:
+            await undo(task.result())
+
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await _detached(undo_it())
+        raise
+
+
+_tidying: set[asyncio.Task[object]] = set()
+
+
+async def _detached(work: Coroutine[object, object, object]) -> None:
+    """Await work that goes on by itself when this is cancelled once more."""
+    task = asyncio.ensure_future(work)
+    _tidying.add(task)
+    task.add_done_callback(_tidying.discard)
+    await asyncio.shield(task)
 
 
 def _call(function: Callable[[], T]) -> T:

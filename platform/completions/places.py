@@ -16,6 +16,7 @@ import redis
 import structlog
 from django.conf import settings
 
+from completions.database import to_its_end
 from completions.failures import model_busy, queue_full
 from inference import valkey
 from inference.client import LOST
@@ -170,7 +171,7 @@ class Places:
         """
         env = settings.BASALT
         try:
-            while (answer := await asyncio.to_thread(self._try_key, key_id, member)) == 2:
+            while (answer := await self._look(key_id, member)) == 2:
                 await asyncio.sleep(LOOK_SECONDS)
             if answer == 0:
                 raise queue_full(env.max_inflight_per_key, env.max_queued_per_key)
@@ -179,6 +180,9 @@ class Places:
             sets = [_running(key_id), *_line(key_id)[:2]]
             await asyncio.shield(asyncio.to_thread(self._leave, member, sets))
 
+    async def _look(self, key_id: str, member: str) -> int:
+        return await to_its_end(asyncio.to_thread(self._try_key, key_id, member))
+
     @contextlib.asynccontextmanager
     async def of_model(self, model_id: str, member: str) -> AsyncIterator[None]:
         """Hold one of the model's places in flight.
@@ -186,9 +190,9 @@ class Places:
         Raises:
             Failure: `circuit_open`, when all are taken.
         """
-        if not await asyncio.to_thread(self._try_model, model_id, member):
-            raise model_busy(model_id, settings.BASALT.max_inflight_per_model)
         try:
+            if not await to_its_end(asyncio.to_thread(self._try_model, model_id, member)):
+                raise model_busy(model_id, settings.BASALT.max_inflight_per_model)
             yield
         finally:
             sets = [_in_flight(model_id)]

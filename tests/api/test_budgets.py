@@ -596,3 +596,16 @@ def saturated(caller) -> dict | None:
     answer = caller.client.get("/health")
     assert answer.status_code == 200
     return answer.json() if answer.json()["wrapper"]["db_pool"]["saturated"] else None
+
+
+@pytest.mark.row("C-344", "C-350")
+def test_a_client_that_leaves_while_its_hold_is_taken_holds_nothing(caller, scripted):
+    with transaction.atomic():
+        Account.objects.select_for_update().get(user_id=caller.user_id)
+        request = InBackground(caller.client, BODY)
+        eventually(someone_waits_for_a_row)
+        request.leave()
+    eventually(lambda: Hold.objects.filter(user_id=caller.user_id).exists())
+    eventually(lambda: caller.open_holds() == 0)
+    assert caller.left() == 100_000
+    assert scripted.asked.empty()
