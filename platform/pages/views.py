@@ -57,7 +57,7 @@ def llms(request: HttpRequest) -> HttpResponse:
     lines = [
         f"# {site().name}",
         "",
-        f"> Base language models over an OpenAI-shaped API at {site().api_url}.",
+        f"> Language models over an OpenAI-shaped API at {site().api_url}.",
         "",
         "## Docs",
         "",
