@@ -373,3 +373,36 @@ class DailyUsage(models.Model):
 
     def __str__(self) -> str:
         return f"{self.user_id} {self.day} {self.model}"
+
+
+class StopReason(models.TextChoices):
+    """Why new GPU work is paused."""
+
+    LOCKED = "locked", "Locked by an admin"
+    AMOUNT = "amount", "Spend of 24 hours"
+
+
+class SpendStop(models.Model):
+    """One pause of new GPU work, on until somebody clears it (C-617)."""
+
+    reason = models.CharField(max_length=16, choices=StopReason)
+    started_at = models.DateTimeField()
+    started_by = models.ForeignKey(
+        User, null=True, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    cleared_at = models.DateTimeField(null=True)
+    cleared_by = models.ForeignKey(
+        User, null=True, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                models.Value(1),
+                condition=Q(cleared_at__isnull=True),
+                name="spend_stop_one_at_a_time",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.reason} since {self.started_at:%Y-%m-%d %H:%M}"

@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 import structlog
 
 from accounts.keys import KeyState, read_key
-from billing import ledger
+from billing import ledger, spend_stop
 from billing.allowance import BudgetExceeded, tokens_left
 from billing.models import Source
 from completions import caps
@@ -27,10 +27,11 @@ from completions.failures import (
     invalid,
     model_not_found,
     not_prepared,
+    spend_cap,
     unknown_key,
     unreachable,
 )
-from completions.generation import Generation
+from completions.generation import Generation, Record
 from completions.owner import current_owner, replace_owner
 from completions.places import places
 from completions.request import CompletionRequest
@@ -80,8 +81,11 @@ async def admitted(
     request_id: str,
     policy: Policy,
     client: InferenceClient,
+    record: Record | None = None,
 ) -> AsyncIterator[Generation]:
     """Admit a request and run it; its Hold has ended when the context is left.
+
+    `record` is what is kept of the request; it ends with the Hold.
 
     Raises:
         Failure: the contract's refusal; nothing is held then.
@@ -93,6 +97,8 @@ async def admitted(
     caps.check_prompt_logprobs(request, model, counted.counts)
     output = caps.settle_output(request, model, counted.counts)
     check_ids(counted)
+    if await in_database(spend_stop.is_on):
+        raise spend_cap()
     async with contextlib.AsyncExitStack() as held:
         work_id = uuid4().hex
         period = await take_places(held, key=key, model=model, work_id=work_id, policy=policy)
@@ -109,6 +115,7 @@ async def admitted(
             engine_request=engine_request(counted, output, work_id, key.user_id),
             client=client,
             breaker_period=period,
+            record=record,
         )
         yield await held.enter_async_context(generation)
 

@@ -215,6 +215,18 @@ def not_prepared(model: str) -> Failure:
     )
 
 
+def spend_cap() -> Failure:
+    """New GPU work is paused (C-091, C-619)."""
+    return Failure(
+        429,
+        "New work on the GPUs is paused because of what they cost. Reads work as usual, and what "
+        f"runs goes on. Try again later, or write to {settings.BASALT.support_email}.",
+        "spend_cap",
+        retry_after=3600,
+        may_retry=False,
+    )
+
+
 def database_busy() -> Failure:
     """No database connection was free in time (C-094)."""
     return Failure(
