@@ -10,6 +10,8 @@ from django.conf import settings
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from api.numbers import Integer, whole
+from api.steering import ROWS, TENSOR, Index, SteeringVector, steering_of
 from completions.failures import NUL_MESSAGE, SURROGATE_MESSAGE, Failure, invalid
 from completions.request import CompletionRequest, Prompts
 from inference.engine.messages import Sampling
@@ -28,15 +30,11 @@ NULLABLE = frozenset(
         "user",
         "output_residual_stream",
         "apply_steering_vectors",
+        "position_indices",
+        "position_spans",
     }
 )
 """Fields whose type message says "or null" (U-05)."""
-
-
-def _whole(value: object) -> object:
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
 
 
 def _text(value: object) -> object:
@@ -61,7 +59,7 @@ def _ids(value: object) -> tuple[int, ...] | None:
     """Return a list of whole numbers as a tuple, or None when it is something else."""
     if not isinstance(value, list):
         return None
-    numbers = [_whole(item) for item in value]
+    numbers = [whole(item) for item in value]
     if not all(type(number) is int for number in numbers):
         return None
     return tuple(number for number in numbers if isinstance(number, int))
@@ -119,7 +117,7 @@ def _priority(value: object) -> int:
         return int(value)
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 9:
         return int(value)
-    value = _whole(value)
+    value = whole(value)
     if isinstance(value, int) and value >= 0:
         return value
     raise PydanticCustomError(
@@ -129,8 +127,34 @@ def _priority(value: object) -> int:
     )
 
 
+def _read_layers(value: object) -> tuple[int, ...] | None:
+    """Return the Layers to read: None for none, an empty tuple for all (C-166, C-248)."""
+    name = "output_residual_stream"
+    if value is None or isinstance(value, bool):
+        return () if value else None
+    if not isinstance(value, list):
+        raise PydanticCustomError(
+            "layers", f"Invalid type for '{name}': expected a list, a boolean, or null."
+        )
+    if not value:
+        raise PydanticCustomError(
+            "layers", f"Invalid value for '{name}': expected a length of at least 1."
+        )
+    layers = _ids(value)
+    if layers is None:
+        raise PydanticCustomError(
+            "layers", f"Invalid type for '{name}': expected a list of integers."
+        )
+    if min(layers) < 0:
+        raise PydanticCustomError(
+            "layers",
+            f"Invalid value for '{name}[{layers.index(min(layers))}]': expected a value greater "
+            "than or equal to 0.",
+        )
+    return layers
+
+
 LIMITS = settings.BASALT
-Integer = Annotated[int, BeforeValidator(_whole)]
 Text = Annotated[str, BeforeValidator(_text), Field(json_schema_extra={"pattern": "^[^\\u0000]*$"})]
 # What the document says of the fields with a reader of their own.
 TextInput = Annotated[str, Field(pattern="^[^\\u0000]*$")]
@@ -139,6 +163,10 @@ StopInput = TextInput | Annotated[list[TextInput], Field(max_length=LIMITS.max_s
 PriorityInput = (
     Annotated[int, Field(ge=0)] | bool | Annotated[str, Field(pattern=r"^\d{1,9}$")] | None
 )
+LayersInput = bool | Annotated[list[Index], Field(min_length=1)] | None
+Vectors = Annotated[
+    list[SteeringVector], Field(min_length=1, max_length=LIMITS.max_steering_vectors)
+]
 
 
 class StreamOptions(BaseModel):
@@ -176,6 +204,10 @@ class CompletionPayload(BaseModel):
     priority: Annotated[int, PlainValidator(_priority, json_schema_input_type=PriorityInput)] = 0
     user: Text | None = None
     add_special_tokens: bool | None = None
+    output_residual_stream: Annotated[
+        tuple[int, ...] | None, PlainValidator(_read_layers, json_schema_input_type=LayersInput)
+    ] = None
+    apply_steering_vectors: Vectors | None = None
 
 
 def completion_request(value: object) -> CompletionRequest:
@@ -209,6 +241,8 @@ def completion_request(value: object) -> CompletionRequest:
         stream=stream,
         include_usage=bool(options.include_usage),
         continuous_usage=bool(options.continuous_usage_stats),
+        read_layers=body.output_residual_stream,
+        steering=steering_of(body.apply_steering_vectors or ()),
     )
 
 
@@ -234,12 +268,18 @@ EXPECTED = {
     "model_type": "an object",
     "dict_type": "an object",
     "list_type": "a list",
+    "activations_type": "a list of rows or an encoded tensor",
 }
 BOUNDS = {
     "greater_than_equal": ("ge", "greater than or equal to"),
     "greater_than": ("gt", "greater than"),
     "less_than_equal": ("le", "less than or equal to"),
     "less_than": ("lt", "less than"),
+}
+
+LENGTHS = {
+    "too_short": ("min_length", "a length of at least"),
+    "too_long": ("max_length", "a length of at most"),
 }
 
 
@@ -258,6 +298,11 @@ def _message(fault: ErrorDetails) -> str:
         return f"Unknown parameter: '{place}'."
     if kind == "missing":
         return f"Missing required parameter: '{place}'."
+    if kind == "literal_error":
+        return f"Invalid value for '{place}': expected {fault['ctx']['expected']}."
+    if kind in LENGTHS:
+        name, words = LENGTHS[kind]
+        return f"Invalid value for '{place}': expected {words} {fault['ctx'][name]}."
     if kind in EXPECTED:
         or_null = " or null" if fault["loc"][-1] in NULLABLE else ""
         return f"Invalid type for '{place}': expected {EXPECTED[kind]}{or_null}."
@@ -275,5 +320,9 @@ def _number(bound: float) -> str:
 
 def _place(path: tuple[int | str, ...]) -> str:
     """Write a path as `apply_steering_vectors[0].scale`."""
-    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in path]
+    parts = [
+        f"[{part}]" if isinstance(part, int) else f".{part}"
+        for part in path
+        if part not in (ROWS, TENSOR)
+    ]
     return "".join(parts).removeprefix(".")

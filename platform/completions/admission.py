@@ -17,7 +17,7 @@ from accounts.keys import KeyState, read_key
 from billing import ledger, spend_stop
 from billing.allowance import BudgetExceeded, tokens_left
 from billing.models import Source
-from completions import caps
+from completions import caps, reads
 from completions.breaker import breakers
 from completions.database import in_database, or_undone
 from completions.failures import (
@@ -91,10 +91,15 @@ async def admitted(
         Failure: the contract's refusal; nothing is held then.
     """
     model = find_model(request.model)
+    reads.check_one_choice(request)
+    reads.check_layers(request, model)
     caps.check_choices(request)
     caps.check_output(request)
     counted = await count(request, model)
     caps.check_prompt_logprobs(request, model, counted.counts)
+    asked = caps.asked_output(request, model, counted.counts).max_tokens
+    reads.check_capture(request, model, counted.counts, asked)
+    reads.check_reach(request, counted.counts, asked)
     output = caps.settle_output(request, model, counted.counts)
     check_ids(counted)
     if await in_database(spend_stop.is_on):
@@ -209,7 +214,8 @@ async def take_hold(
     """Take the Hold, with `max_tokens` lowered when the policy allows and the tokens demand it.
 
     Raises:
-        Failure: `budget_exceeded` (C-306 to C-310, C-356 to C-360).
+        Failure: `budget_exceeded` (C-306 to C-310, C-356 to C-360), or the 400 of a steered
+            position that the lowered `max_tokens` does not reach (U-24).
     """
     size = partial(caps.tokens_to_hold, counted.request, counted.counts)
     take = partial(
@@ -231,6 +237,7 @@ async def take_hold(
     room = (left.largest_hold - sum(counted.counts)) // counted.request.choices
     if room < 1 or room >= output.max_tokens:
         raise budget_exceeded(cause, asked)
+    reads.check_reach(counted.request, counted.counts, room)
     lowered = output.lowered_to(room)
     try:
         return *await _held(in_database(take, tokens=size(room))), lowered
@@ -303,6 +310,6 @@ def engine_request(
         logprobs=request.logprobs,
         prompt_logprobs=request.prompt_logprobs,
         priority=request.priority,
-        read_layers=request.read_layers or (),
+        read_layers=reads.layers_read(request, counted.model),
         steering=request.steering,
     )

@@ -64,7 +64,7 @@ def check_prompt_logprobs(
     asked = request.prompt_logprobs
     if asked == -1:
         reads = request.read_layers is not None
-        most = 16 if reads else env.full_vocab_max_prompt_tokens
+        most = env.full_vocab_max_prompt_tokens_read if reads else env.full_vocab_max_prompt_tokens
         if tokens > most:
             raise invalid(
                 "prompt_logprobs",
@@ -115,22 +115,26 @@ class Output:
         return header
 
 
+def asked_output(request: CompletionRequest, model: ModelEntry, counts: tuple[int, ...]) -> Output:
+    """Return the `max_tokens` that was asked for, or the default (C-295 to C-300)."""
+    env, asked = settings.BASALT, request.max_tokens
+    if asked is not None:
+        return Output(asked, asked)
+    room = max(1, min(model.max_model_len - max(counts), env.max_output_tokens))
+    cut = not request.stream and room > env.deadline_max_tokens
+    return Output(min(room, env.deadline_max_tokens) if cut else room, room, cut, False, True)
+
+
 def settle_output(request: CompletionRequest, model: ModelEntry, counts: tuple[int, ...]) -> Output:
     """Return the `max_tokens` of a live Completion (C-295 to C-300, C-312).
 
     Raises:
         Failure: `deadline_infeasible`, or `context_length_exceeded`.
     """
-    env, asked = settings.BASALT, request.max_tokens
-    longest = max(counts)
-    if asked is None:
-        room = max(1, min(model.max_model_len - longest, env.max_output_tokens))
-        cut = not request.stream and room > env.deadline_max_tokens
-        output = Output(min(room, env.deadline_max_tokens) if cut else room, room, cut, False, True)
-    else:
-        if not request.stream and asked > env.deadline_max_tokens:
-            raise deadline_infeasible(asked, env.deadline_max_tokens)
-        output = Output(asked, asked)
+    most, longest = settings.BASALT.deadline_max_tokens, max(counts)
+    output = asked_output(request, model, counts)
+    if not request.stream and output.max_tokens > most:
+        raise deadline_infeasible(output.max_tokens, most)
     if longest + max(output.max_tokens, 1) > model.max_model_len:
         raise context_exceeded(model.max_model_len, longest, max(output.max_tokens, 1))
     return output

@@ -108,8 +108,17 @@ class Environment(BaseSettings):
     full_vocab_max_prompt_tokens: Count = Field(
         256, description="Prompt tokens with `prompt_logprobs: -1` (C-183)"
     )
+    full_vocab_max_prompt_tokens_read: Count = Field(
+        16, description="The same with `output_residual_stream` (C-183)"
+    )
     max_capture_numbers: Count = Field(2**25, description="Numbers of one capture (C-186)")
     max_steering_vectors: Count = Field(8, description="Steering vectors of a request (C-189)")
+    max_steering_numbers: Count = Field(
+        2**21, description="Numbers of a request's steering vectors in all (C-189)"
+    )
+    max_steered_positions: Count = Field(
+        4096, description="Positions in the spans of one steering vector (C-280)"
+    )
 
     # Traffic.
     rate_limit_per_minute: Count = Field(
