@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,7 +164,7 @@ class InBackground:
                         self.lines.put(line)
                     if self._leave.is_set():
                         return
-        except Exception as error:
+        except (httpx.HTTPError, OSError) as error:
             self.error = error
 
     def line(self, seconds: float = 10) -> str:

@@ -146,8 +146,10 @@ def main() -> None:
                 )
                 for at_once in (1, 16, 100)
             ]
-            print(f"{'GET /v1/models, one by one':<44} {'':>9} {'':>9} "
-                  f"{asyncio.run(reads(web.address, key, 300)):>9.1f}")
+            print(
+                f"{'GET /v1/models, one by one':<44} {'':>9} {'':>9} "
+                f"{asyncio.run(reads(web.address, key, 300)):>9.1f}"
+            )
         if wishes.model:
             with_model(web.address, key, model, own[0], logs)
 

@@ -48,9 +48,7 @@ def test_the_same_comes_streamed(sdk: OpenAI) -> None:
 
 
 def test_the_sdk_reads_a_first_answer_of_the_readme(sdk: OpenAI) -> None:
-    answer = sdk.completions.create(
-        model=MODEL, prompt="The sky is", max_tokens=8, temperature=0
-    )
+    answer = sdk.completions.create(model=MODEL, prompt="The sky is", max_tokens=8, temperature=0)
     streamed = sdk.completions.create(
         model=MODEL, prompt="The sky is", max_tokens=8, temperature=0, stream=True
     )
