@@ -9,8 +9,10 @@ from typing import Any
 
 import structlog
 from django.conf import settings
+from django.db import DatabaseError
 
 from accounts.keys import KeyState
+from api import idempotency
 from api.bodies import completion_request
 from api.client import client
 from api.edge import (
@@ -18,18 +20,19 @@ from api.edge import (
     Message,
     Scope,
     Send,
+    answer_body,
     answer_failure,
-    answer_json,
     request_id,
 )
 from api.errors import late_error_body
+from api.idempotency import Attempt, StoredAnswer
 from api.json_body import read_json
 from api.payloads import DONE, KEEPALIVE, Choices, usage_object
 from api.stream import StreamConsumer
 from completions.admission import LIVE, admitted
-from completions.database import is_busy
+from completions.database import in_database, is_busy, or_undone
 from completions.failures import ClientLeft, Failure, database_busy, internal
-from completions.generation import Generation
+from completions.generation import LATE_SETTLE_SECONDS, Generation
 from completions.request import CompletionRequest
 from inference.engine.messages import Delta, Finished
 
@@ -57,16 +60,43 @@ class CreateCompletion(StreamConsumer):
             self._generation.client_left = True
 
     async def answer(self, body: bytes, key: KeyState) -> None:
-        """Check, admit, run, and write what comes."""
-        request = completion_request(read_json(body))
-        writer = (
-            StreamWriter(self.scope, self.send)
-            if request.stream
-            else WholeWriter(self.scope, self.send)
+        """Check, admit, run, and write what comes; a repeat gets the first answer."""
+        value = read_json(body)
+        idempotency_key = idempotency.read_header(self.scope["headers"])
+        if idempotency_key is None:
+            await self._answer(completion_request(value), key, None)
+            return
+        taken = await self._take(value, idempotency_key, key)
+        if isinstance(taken, StoredAnswer):
+            await answer_again(taken, self.send)
+            return
+        try:
+            request = completion_request(value)
+        except Failure:
+            await asyncio.shield(free(taken))
+            raise
+        if not request.stream:
+            self.run_on()
+        await self._answer(request, key, taken)
+
+    async def _take(
+        self, value: object, idempotency_key: str, key: KeyState
+    ) -> Attempt | StoredAnswer:
+        path = self.scope["path"]
+        same = await asyncio.to_thread(idempotency.fingerprint, "POST", path, value)
+        taking = in_database(
+            idempotency.take, user_id=key.user_id, key=idempotency_key, fingerprint=same
         )
+        return await or_undone(taking, free)
+
+    async def _answer(
+        self, request: CompletionRequest, key: KeyState, attempt: Attempt | None
+    ) -> None:
+        kind = StreamWriter if request.stream else WholeWriter
+        writer = kind(self.scope, self.send, attempt)
         async with writer.ticking():
             try:
-                await self._run(request, key, writer)
+                await self._run(request, key, writer, attempt)
             except ClientLeft:
                 raise
             except Failure as failure:
@@ -76,25 +106,57 @@ class CreateCompletion(StreamConsumer):
                     log.exception("a Completion failed", request_id=self.request_id)
                 await writer.fail(database_busy() if is_busy(error) else internal())
 
-    async def _run(self, request: CompletionRequest, key: KeyState, writer: "Writer") -> None:
-        async with admitted(
-            request, key=key, request_id=self.request_id, policy=LIVE, client=client()
-        ) as generation:
-            self._generation = generation
-            await writer.run(generation)
+    async def _run(
+        self,
+        request: CompletionRequest,
+        key: KeyState,
+        writer: "Writer",
+        attempt: Attempt | None,
+    ) -> None:
+        try:
+            async with admitted(
+                request,
+                key=key,
+                request_id=self.request_id,
+                policy=LIVE,
+                client=client(),
+                record=attempt,
+            ) as generation:
+                self._generation = generation
+                await writer.run(generation)
+        finally:
+            if attempt is not None and self._generation is None:
+                await asyncio.shield(free(attempt))
         # The Hold has ended: who reads the end of the answer finds the balance settled.
         await writer.end()
+
+
+async def free(taken: Attempt | StoredAnswer) -> None:
+    """Free the key of a run that never held tokens, however long the database is busy."""
+    while isinstance(taken, Attempt):
+        try:
+            await in_database(taken.released)
+            return
+        except DatabaseError as busy:
+            log.warning("a key is freed later", attempt=str(taken.id), cause=str(busy))
+            await asyncio.sleep(LATE_SETTLE_SECONDS)
+
+
+async def answer_again(answer: StoredAnswer, send: Send) -> None:
+    """Send a kept answer."""
+    kept = [(name.encode(), value.encode()) for name, value in answer.headers.items()]
+    await answer_body(answer.status, answer.body, [*JSON_HEADERS, *kept], send)
 
 
 class Writer(ABC):
     """Writes one answer; a clock beside it keeps a silent connection alive."""
 
-    def __init__(self, scope: Scope, send: Send) -> None:
+    def __init__(self, scope: Scope, send: Send, attempt: Attempt | None) -> None:
         self.started = False
+        self._attempt = attempt
         self._scope = scope
         self._send = send
         self._sending = asyncio.Lock()
-        self._choices: Choices | None = None
         self._usage: dict[str, int] = {}
         self._clamp: Headers = []
 
@@ -104,7 +166,7 @@ class Writer(ABC):
         Raises:
             Failure: of Inference, or because its answer does not fit the request.
         """
-        self._choices = choices = await asyncio.to_thread(Choices, generation)
+        choices = await asyncio.to_thread(Choices, generation)
         if header := generation.output.clamp_header:
             self._clamp = [(b"x-acs-max-tokens-clamped", header.encode())]
         async with contextlib.aclosing(generation.events()) as events:
@@ -113,6 +175,7 @@ class Writer(ABC):
                     await self.gain(generation, choices, event)
                 else:
                     self._finish(generation, choices, event)
+        await self.complete(choices)
 
     def _finish(self, generation: Generation, choices: Choices, end: Finished) -> None:
         self._usage = usage_object(end.prompt_tokens, end.completion_tokens)
@@ -125,6 +188,10 @@ class Writer(ABC):
     @abstractmethod
     async def gain(self, generation: Generation, choices: Choices, delta: Delta) -> None:
         """Take what one choice gained."""
+
+    @abstractmethod
+    async def complete(self, choices: Choices) -> None:
+        """Prepare the end, while the Hold is still open: a fault of it costs nothing."""
 
     @abstractmethod
     async def end(self) -> None:
@@ -161,14 +228,17 @@ class StreamWriter(Writer):
             await self._write(chunk)
         generation.sent(len(delta.token_ids))
 
+    _last = DONE
+
+    async def complete(self, choices: Choices) -> None:
+        """Make the chunk with the usage, where it was asked for."""
+        if choices.request.include_usage:
+            self._last = choices.usage_chunk(self._usage) + DONE
+
     async def end(self) -> None:
         """Send the usage where it was asked for, then the end."""
-        assert self._choices is not None
-        last = DONE
-        if self._choices.request.include_usage:
-            last = self._choices.usage_chunk(self._usage) + DONE
         async with self._sending:
-            await self._write(last, more=False)
+            await self._write(self._last, more=False)
 
     async def fail(self, failure: Failure) -> None:
         """Answer with the error, or end the stream by it (C-112, C-212)."""
@@ -200,15 +270,27 @@ class WholeWriter(Writer):
         choice, text = choices.add(delta)
         choice.texts.append(text)
 
+    _body = b""
+
+    async def complete(self, choices: Choices) -> None:
+        """Make the body, and have it kept where the request may be repeated."""
+        self._body = await asyncio.to_thread(self._encode, choices)
+
+    def _encode(self, choices: Choices) -> bytes:
+        body = json.dumps(choices.whole(self._usage), ensure_ascii=False).encode()
+        if self._attempt is not None:
+            headers = {name.decode(): value.decode() for name, value in self._clamp}
+            self._attempt.prepare(StoredAnswer(200, body, headers))
+        return body
+
     async def end(self) -> None:
         """Send the Completion."""
-        assert self._choices is not None
-        whole = self._choices.whole(self._usage)
         async with self._sending:
             if not self.started:
-                await answer_json(whole, self._send, self._clamp)
+                headers = [*JSON_HEADERS, *self._clamp]
+                await answer_body(200, self._body, headers, self._send)
             else:
-                await self._write(json.dumps(whole, ensure_ascii=False).encode(), more=False)
+                await self._write(self._body, more=False)
 
     async def fail(self, failure: Failure) -> None:
         """Answer with the error, or send it as the body of a 200 that has started (C-218)."""

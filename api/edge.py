@@ -5,7 +5,6 @@ API's paths, gzip, and an error object for what nothing else caught.
 """
 
 import asyncio
-import json
 import re
 import time
 import zlib
@@ -195,18 +194,13 @@ class Answer:
 
 async def answer_failure(failure: Failure, scope: Scope, send: Send) -> None:
     """Write an error as the whole answer."""
-    await _answer(
+    await answer_body(
         failure.status, error_body(failure, request_id(scope)), error_headers(failure), send
     )
 
 
-async def answer_json(value: object, send: Send, headers: Headers) -> None:
-    """Write a value as the whole answer, with further headers."""
-    body = json.dumps(value, ensure_ascii=False).encode()
-    await _answer(200, body, [(b"content-type", b"application/json"), *headers], send)
-
-
-async def _answer(status: int, body: bytes, headers: Headers, send: Send) -> None:
+async def answer_body(status: int, body: bytes, headers: Headers, send: Send) -> None:
+    """Write these bytes as the whole answer."""
     headers = [*headers, (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

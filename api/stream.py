@@ -24,6 +24,13 @@ from completions.failures import ClientLeft, Failure, database_busy, internal
 
 log = structlog.get_logger()
 
+_running_on: set[asyncio.Task[None]] = set()
+
+
+def running_on() -> int:
+    """Return how many requests run that may have no client any more."""
+    return len(_running_on)
+
 
 class StreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]
     """Answers one request: subclasses write `answer`."""
@@ -33,6 +40,7 @@ class StreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._task: asyncio.Task[None] | None = None
+        self._runs_on = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer; when this is cancelled, the work ends before it returns."""
@@ -52,6 +60,13 @@ class StreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]
     def leave(self) -> None:
         """Called once when the client has left, before the work is cancelled."""
 
+    def run_on(self) -> None:
+        """From now on the work goes on when the client leaves (C-399)."""
+        assert self._task is not None
+        self._runs_on = True
+        _running_on.add(self._task)
+        self._task.add_done_callback(_running_on.discard)
+
     async def http_request(self, message: HTTPRequestEvent) -> None:
         """Collect the body, then start the work."""
         self.body.append(message.get("body", b""))
@@ -61,13 +76,13 @@ class StreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]
 
     async def http_disconnect(self, message: HTTPDisconnectEvent) -> None:
         """End: after a whole answer, or because the client left."""
-        if self._task is not None and not self._task.done():
+        if self._task is not None and not self._task.done() and not self._runs_on:
             self.leave()
         await self._cancel()
         raise StopConsumer
 
     async def _cancel(self) -> None:
-        if self._task is None:
+        if self._task is None or self._runs_on:
             return
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -80,7 +95,10 @@ class StreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]
             return
         except Failure as failure:
             await self._refuse(failure)
-        except Exception:
+        except Exception as error:
+            if is_busy(error):
+                await self._refuse(database_busy())
+                return
             log.exception("a stream consumer failed", request_id=self.request_id)
             await self._refuse(internal())
 
@@ -95,12 +113,7 @@ class StreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]
         peer = self.scope["client"]
         headers = self.scope["headers"]
         address = client_address(peer[0] if peer else None, headers)
-        try:
-            key = await in_database(authenticate, headers, address, operation.bucket)
-        except Exception as error:
-            if is_busy(error):
-                raise database_busy() from None
-            raise
+        key = await in_database(authenticate, headers, address, operation.bucket)
         if self.scope.get(TOO_LARGE):
             raise too_large(self.scope[TOO_LARGE])
         return key

@@ -9,12 +9,12 @@ import contextlib
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 from uuid import UUID
 
 import structlog
 from django.conf import settings
-from django.db import DatabaseError
+from django.db import DatabaseError, transaction
 
 from billing import ledger
 from billing.models import Counted, UsageStatus
@@ -48,6 +48,24 @@ class Usage:
         return self.prompt_tokens + self.completion_tokens
 
 
+class RecordLost(Exception):
+    """What was kept of a request is another run's by now, so this one must not be paid."""
+
+
+class Record(Protocol):
+    """What is kept of a request beside its Hold: it ends in the Hold's transaction."""
+
+    def paid(self) -> None:
+        """The Hold was settled.
+
+        Raises:
+            RecordLost: undoes the settle; the Hold is released then.
+        """
+
+    def released(self) -> None:
+        """The Hold was released."""
+
+
 @dataclass(frozen=True)
 class _End:
     """How a Hold ends; None for `usage` releases it."""
@@ -72,6 +90,7 @@ class Generation:
         engine_request: EngineRequest,
         client: InferenceClient,
         breaker_period: int,
+        record: Record | None = None,
     ) -> None:
         self.request = request
         self.model = model
@@ -85,6 +104,7 @@ class Generation:
         self._prompt_tokens = prompt_tokens
         self._client = client
         self._breaker_period = breaker_period
+        self._record = record
         self._reached = False
         self._sent = 0
         self._sent_any = False
@@ -152,7 +172,7 @@ class Generation:
         if self.request.stream and self._sent_any:
             status = UsageStatus.STOPPED if stopped else UsageStatus.FAILED
             return _End(Usage(self._prompt_tokens, self._sent), status, Counted.PARTIAL)
-        if not self.request.stream and self._reached and self.client_left:
+        if stopped and not self.request.stream and self._reached and self.client_left:
             return _End(self._held(), UsageStatus.STOPPED, Counted.HELD)
         return _End(None)
 
@@ -179,16 +199,32 @@ class Generation:
 
     def _write(self, end: _End) -> None:
         if end.usage is None:
+            self._release()
+            return
+        try:
+            self._settle(end.usage, end)
+        except RecordLost as lost:
+            log.warning("a late answer is not paid", hold=str(self._hold_id), cause=str(lost))
             ledger.release(hold_id=self._hold_id, owner=self._owner)
-        else:
-            ledger.settle(
+
+    def _settle(self, usage: Usage, end: _End) -> None:
+        with transaction.atomic():
+            ended = ledger.settle(
                 hold_id=self._hold_id,
                 owner=self._owner,
-                prompt_tokens=end.usage.prompt_tokens,
-                completion_tokens=end.usage.completion_tokens,
+                prompt_tokens=usage.prompt_tokens,
+                completion_tokens=usage.completion_tokens,
                 status=end.status,
                 counted=end.counted,
             )
+            if ended and self._record is not None:
+                self._record.paid()
+
+    def _release(self) -> None:
+        with transaction.atomic():
+            ended = ledger.release(hold_id=self._hold_id, owner=self._owner)
+            if ended and self._record is not None:
+                self._record.released()
 
 
 async def settle_late_ends(patience_s: float) -> None:

@@ -93,6 +93,12 @@ class Environment(BaseSettings):
     send_buffer_bytes: Size = Field(
         2**20, description="Bytes of an answer that may wait for a slow reader"
     )
+    idempotency_seconds: Seconds = Field(
+        86_400.0, description="Seconds for which an `Idempotency-Key` is kept (C-386)"
+    )
+    inline_answer_bytes: Size = Field(
+        2**20, description="Bytes of a kept answer above which it goes to the file storage"
+    )
     health_timeout: Seconds = Field(2.0, description="Seconds for the database's check (C-634)")
 
     # Caps of a Completion.
