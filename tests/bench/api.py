@@ -103,6 +103,16 @@ async def streams(address: str, key: str, at_once: int, count: int, body: dict[s
         return list(times), count / (time.perf_counter() - began)
 
 
+async def tokens(address: str, key: str, at_once: int, words: int) -> float:
+    """Tokens per second that reach the clients of `at_once` streams of `words` tokens each."""
+    headers = {"Authorization": f"Bearer {key}"}
+    body = {"prompt": PROMPT, "max_tokens": words, "temperature": 0}
+    async with httpx.AsyncClient(base_url=address, headers=headers, timeout=120) as client:
+        began = time.perf_counter()
+        await asyncio.gather(*(first_token(client, body) for _ in range(at_once)))
+        return at_once * words / (time.perf_counter() - began)
+
+
 async def reads(address: str, key: str, count: int) -> float:
     """Requests per second of `GET /v1/models`, one after the other on one connection."""
     headers = {"Authorization": f"Bearer {key}"}
@@ -150,6 +160,9 @@ def main() -> None:
                 f"{'GET /v1/models, one by one':<44} {'':>9} {'':>9} "
                 f"{asyncio.run(reads(web.address, key, 300)):>9.1f}"
             )
+        with instant_worker(model, 500):
+            rate = asyncio.run(tokens(web.address, key, 16, 500))
+            print(f"{'tokens through 16 streams':<44} {'':>9} {'':>9} {rate:>9.1f}")
         if wishes.model:
             with_model(web.address, key, model, own[0], logs)
 
