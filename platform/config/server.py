@@ -28,6 +28,7 @@ from zope.interface import implementer
 from api.client import start_client
 from api.edge import TOO_LARGE
 from api.routes import body_cap
+from api.stream import running_on
 from billing.models import OwnerKind
 from completions.failures import ClientLeft
 from completions.owner import own_as
@@ -242,7 +243,8 @@ class Server(daphne_server.Server):  # type: ignore[misc]
         self._stop_when_idle()
 
     def _stop_when_idle(self) -> None:
-        if any("disconnected" not in details for details in self.connections.values()):
+        connected = any("disconnected" not in details for details in self.connections.values())
+        if connected or running_on():
             reactor.callLater(0.1, self._stop_when_idle)
         else:
             self.stop()

@@ -162,6 +162,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": BASALT.reap_seconds,
         "options": {"queue": "runner", "expires": 2 * BASALT.reap_seconds},
     },
+    "forget-expired-keys": {
+        "task": "api.forget_expired_keys",
+        "schedule": 600.0,
+        "options": {"queue": "runner", "expires": 600},
+    },
 }
 
 LOGGING_CONFIG = None

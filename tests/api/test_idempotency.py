@@ -441,7 +441,7 @@ def test_a_large_answer_lies_in_the_file_storage(small_rows, make_caller, script
 @pytest.mark.row("C-398", "C-402", "C-345")
 @pytest.mark.parametrize("body", [BODY, STREAM])
 def test_the_key_of_a_killed_process_is_freed_with_its_hold(
-    database, tiny_catalogue, logs, make_caller, scripted, body
+    database, tiny_catalogue, logs, web, make_caller, scripted, body
 ):
     with web_process(logs / "killed.log") as doomed:
         caller = make_caller(at=doomed)
@@ -452,14 +452,13 @@ def test_the_key_of_a_killed_process_is_freed_with_its_hold(
         doomed.process.wait()
         assert request is not None
     assert row(caller).state == KeyState.RUNNING
-    with web_process(logs / "after.log") as after:
-        later = after.client(caller.secret)
-        headers = {"Idempotency-Key": "one"}
-        refused(later.post(PATH, json=body, headers=headers), "running")
-        Owner.objects.filter(token=held.owner_id).update(expires_at=timezone.now())
-        eventually(lambda: reap(held.owner_id))
-        scripted.answers = ("a",)
-        assert later.post(PATH, json=body, headers=headers).status_code == 200
+    later = web.client(caller.secret)
+    headers = {"Idempotency-Key": "one"}
+    refused(later.post(PATH, json=body, headers=headers), "running")
+    Owner.objects.filter(token=held.owner_id).update(expires_at=timezone.now())
+    eventually(lambda: reap(held.owner_id))
+    scripted.answers = ("a",)
+    assert later.post(PATH, json=body, headers=headers).status_code == 200
     assert caller.left() == 100_000 - 3
     assert caller.open_holds() == 0
 
