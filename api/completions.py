@@ -2,10 +2,9 @@
 
 import asyncio
 import contextlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from django.conf import settings
@@ -13,6 +12,7 @@ from django.db import DatabaseError
 
 from accounts.keys import KeyState
 from api import idempotency
+from api.activations import Body, activation_pieces
 from api.bodies import completion_request
 from api.client import client
 from api.edge import (
@@ -38,6 +38,8 @@ from inference.engine.messages import Delta, Finished
 
 log = structlog.get_logger()
 
+Given = TypeVar("Given")
+Found = TypeVar("Found")
 Headers = list[tuple[bytes, bytes]]
 STREAM_HEADERS: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -45,6 +47,8 @@ STREAM_HEADERS: Headers = [
     (b"x-accel-buffering", b"no"),
 ]
 JSON_HEADERS: Headers = [(b"content-type", b"application/json")]
+CHECK_IN_THREAD_BYTES = 64 * 1024
+"""A body above this size is read and checked in a thread."""
 
 
 class CreateCompletion(StreamConsumer):
@@ -61,17 +65,17 @@ class CreateCompletion(StreamConsumer):
 
     async def answer(self, body: bytes, key: KeyState) -> None:
         """Check, admit, run, and write what comes; a repeat gets the first answer."""
-        value = read_json(body)
+        value = await _checked(read_json, body, body)
         idempotency_key = idempotency.read_header(self.scope["headers"])
         if idempotency_key is None:
-            await self._answer(completion_request(value), key, None)
+            await self._answer(await _checked(completion_request, value, body), key, None)
             return
         taken = await self._take(value, idempotency_key, key)
         if isinstance(taken, StoredAnswer):
             await answer_again(taken, self.send)
             return
         try:
-            request = completion_request(value)
+            request = await _checked(completion_request, value, body)
         except Failure:
             await asyncio.shield(free(taken))
             raise
@@ -131,6 +135,13 @@ class CreateCompletion(StreamConsumer):
         await writer.end()
 
 
+async def _checked(check: Callable[[Given], Found], given: Given, body: bytes) -> Found:
+    """Check something of a request, in a thread when its body is large."""
+    if len(body) <= CHECK_IN_THREAD_BYTES:
+        return check(given)
+    return await asyncio.to_thread(check, given)
+
+
 async def free(taken: Attempt | StoredAnswer) -> None:
     """Free the key of a run that never held tokens, however long the database is busy."""
     while isinstance(taken, Attempt):
@@ -153,6 +164,8 @@ class Writer(ABC):
 
     def __init__(self, scope: Scope, send: Send, attempt: Attempt | None) -> None:
         self.started = False
+        self.over = False
+        """The last byte has been given to the connection."""
         self._attempt = attempt
         self._scope = scope
         self._send = send
@@ -181,6 +194,7 @@ class Writer(ABC):
         self._usage = usage_object(end.prompt_tokens, end.completion_tokens)
         try:
             choices.check_complete()
+            choices.add_residuals(generation, end)
         except Failure:
             generation.does_not_fit()
             raise
@@ -211,7 +225,19 @@ class Writer(ABC):
             {"type": "http.response.start", "status": 200, "headers": [*headers, *self._clamp]}
         )
 
+    async def _write_rest(self, body: Body) -> None:
+        """Write the rest of an answer; activations are made beside the loop, piece by piece."""
+        if body.residuals is None:
+            await self._write(body.before + body.after, more=False)
+            return
+        await self._write(body.before)
+        pieces = activation_pieces(body.residuals)
+        while piece := await asyncio.to_thread(next, pieces, b""):
+            await self._write(piece)
+        await self._write(body.after, more=False)
+
     async def _write(self, body: bytes, *, more: bool = True) -> None:
+        self.over = not more
         message: Message = {"type": "http.response.body", "body": body, "more_body": more}
         await self._send(message)
 
@@ -228,17 +254,16 @@ class StreamWriter(Writer):
             await self._write(chunk)
         generation.sent(len(delta.token_ids))
 
-    _last = DONE
+    _last = Body(DONE)
 
     async def complete(self, choices: Choices) -> None:
-        """Make the chunk with the usage, where it was asked for."""
-        if choices.request.include_usage:
-            self._last = choices.usage_chunk(self._usage) + DONE
+        """Make what comes after the last token."""
+        self._last = choices.last_events(self._usage)
 
     async def end(self) -> None:
-        """Send the usage where it was asked for, then the end."""
+        """Send usage and activations where they were asked for, then the end."""
         async with self._sending:
-            await self._write(self._last, more=False)
+            await self._write_rest(self._last)
 
     async def fail(self, failure: Failure) -> None:
         """Answer with the error, or end the stream by it (C-112, C-212)."""
@@ -258,7 +283,7 @@ class StreamWriter(Writer):
 
     async def _keep_alive(self) -> None:
         async with self._sending:
-            if self.started:
+            if self.started and not self.over:
                 await self._write(KEEPALIVE)
 
 
@@ -270,32 +295,38 @@ class WholeWriter(Writer):
         choice, text = choices.add(delta)
         choice.texts.append(text)
 
-    _body = b""
+    _body = Body(b"")
 
     async def complete(self, choices: Choices) -> None:
         """Make the body, and have it kept where the request may be repeated."""
         self._body = await asyncio.to_thread(self._encode, choices)
 
-    def _encode(self, choices: Choices) -> bytes:
-        body = json.dumps(choices.whole(self._usage), ensure_ascii=False).encode()
-        if self._attempt is not None:
-            headers = {name.decode(): value.decode() for name, value in self._clamp}
-            self._attempt.prepare(StoredAnswer(200, body, headers))
-        return body
+    def _encode(self, choices: Choices) -> Body:
+        body = choices.whole(self._usage)
+        if self._attempt is None:
+            return body
+        kept = body.whole()
+        headers = {name.decode(): value.decode() for name, value in self._clamp}
+        self._attempt.prepare(StoredAnswer(200, kept, headers))
+        return Body(kept)
 
     async def end(self) -> None:
         """Send the Completion."""
         async with self._sending:
-            if not self.started:
+            if not self.started and self._body.residuals is None:
                 headers = [*JSON_HEADERS, *self._clamp]
-                await answer_body(200, self._body, headers, self._send)
-            else:
-                await self._write(self._body, more=False)
+                self.over = True
+                await answer_body(200, self._body.whole(), headers, self._send)
+                return
+            if not self.started:
+                await self._start(JSON_HEADERS)
+            await self._write_rest(self._body)
 
     async def fail(self, failure: Failure) -> None:
         """Answer with the error, or send it as the body of a 200 that has started (C-218)."""
         async with self._sending:
             if not self.started:
+                self.over = True
                 await answer_failure(failure, self._scope, self._send)
             else:
                 await self._write(late_error_body(failure, request_id(self._scope)), more=False)
@@ -309,6 +340,8 @@ class WholeWriter(Writer):
 
     async def _trickle(self) -> None:
         async with self._sending:
+            if self.over:
+                return
             if not self.started:
                 self._scope[TRICKLES] = True
                 await self._start(JSON_HEADERS)

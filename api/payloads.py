@@ -5,11 +5,12 @@ import time
 from dataclasses import dataclass, field
 from uuid import uuid4
 
+from api.activations import Body, residuals_fault
 from api.token_lists import TokenLists, prompt_lists, rows_of
 from completions.failures import ErrorType, Failure
 from completions.generation import Generation
 from completions.request import CompletionRequest
-from inference.engine.messages import Delta
+from inference.engine.messages import Delta, Finished, Residuals
 from inference.tokenizers import TokenCounter, counter_for
 
 DONE = b"data: [DONE]\n\n"
@@ -80,6 +81,7 @@ class Choices:
         )
         self._counter: TokenCounter | None = counter_for(generation.model) if wants_texts else None
         self.choices: list[Choice] = []
+        self._residuals: Residuals | None = None
         for place, prompt in enumerate(generation.engine_request.prompts):
             echoed = self._echoed(place)
             for _ in range(self.request.n):
@@ -133,6 +135,13 @@ class Choices:
             if choice.finish_reason is None:
                 raise does_not_fit(f"choice {choice.index} is unfinished")
 
+    def add_residuals(self, generation: Generation, end: Finished) -> None:
+        """Take what was read; refuse what is not the read that was asked for (C-255)."""
+        if fault := residuals_fault(generation, end):
+            raise does_not_fit(fault)
+        if generation.engine_request.read_layers:
+            self._residuals = end.residuals
+
     def chunk(self, delta: Delta) -> bytes:
         """Return the event of one delta (C-204 to C-206, C-667)."""
         choice, text = self.add(delta)
@@ -152,12 +161,22 @@ class Choices:
             body["usage"] = choice.usage()
         return event(body)
 
-    def usage_chunk(self, usage: dict[str, int]) -> bytes:
-        """Return the last chunk of `include_usage` (C-207)."""
-        return event({**self.head, "choices": [], "usage": usage})
+    def last_events(self, usage: dict[str, int]) -> Body:
+        """Return what ends a stream: usage, activations, `[DONE]` (C-207, C-209, U-07)."""
+        last = {**self.head, "choices": []}
+        before = event({**last, "usage": usage}) if self.request.include_usage else b""
+        if self._residuals is None:
+            return Body(before + DONE)
+        return Body(before + _open(event(last)), self._residuals, b"}\n\n" + DONE)
 
-    def whole(self, usage: dict[str, int]) -> dict[str, object]:
-        """Return the Completion (C-193 to C-195)."""
+    def whole(self, usage: dict[str, int]) -> Body:
+        """Return the Completion (C-193 to C-195, C-242)."""
+        body = json.dumps(self._completion(usage), ensure_ascii=False).encode()
+        if self._residuals is None:
+            return Body(body)
+        return Body(_open(body), self._residuals, b"}")
+
+    def _completion(self, usage: dict[str, int]) -> dict[str, object]:
         return {
             **self.head,
             "choices": [
@@ -173,3 +192,8 @@ class Choices:
             ],
             "usage": usage,
         }
+
+
+def _open(text: bytes) -> bytes:
+    """Return an object's JSON up to the value of a further field, `activations`."""
+    return text.rstrip()[:-1] + b', "activations": '
