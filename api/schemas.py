@@ -155,6 +155,22 @@ class CompletionChoice(Shape):
     prompt_logprobs: list[dict[str, PromptLogprob] | None] | None
 
 
+class Tensor(Shape):
+    """An array: base64 of one zstd frame of its bytes in C order (C-242 to C-245)."""
+
+    data: str
+    dtype: str
+    original_dtype: str
+    shape: list[int]
+    compression: Literal["zstd"]
+
+
+class Activations(Shape):
+    """What was read of the residual stream (C-242)."""
+
+    residual_stream: Tensor
+
+
 class Completion(Shape):
     """An answer without a stream (C-193)."""
 
@@ -164,6 +180,9 @@ class Completion(Shape):
     model: str
     choices: list[CompletionChoice]
     usage: CompletionUsage
+    activations: Activations | SkipJsonSchema[None] = Field(
+        None, description="Present with `output_residual_stream`"
+    )
 
 
 class CompletionChunk(Shape):
@@ -175,6 +194,7 @@ class CompletionChunk(Shape):
     model: str
     choices: list[ChunkChoice]
     usage: CompletionUsage | SkipJsonSchema[None] = None
+    activations: Activations | SkipJsonSchema[None] = None
 
 
 class DatabaseHealth(Shape):
