@@ -21,6 +21,7 @@ from inference.engine.messages import (
     Failed,
     FailureCode,
     Finished,
+    Residuals,
 )
 from inference.worker import Emit, EngineWorker
 from operations.hosting import CeleryHost
@@ -57,7 +58,9 @@ class Asked:
             )
         )
 
-    def finish(self, *, completion_tokens: int | None = None) -> None:
+    def finish(
+        self, *, completion_tokens: int | None = None, residuals: Residuals | None = None
+    ) -> None:
         """The end of the request."""
         self._emit(
             Finished(
@@ -67,6 +70,7 @@ class Asked:
                 completion_tokens=self._generated
                 if completion_tokens is None
                 else completion_tokens,
+                residuals=residuals,
             )
         )
         self._engine.forget(self)
