@@ -6,10 +6,11 @@ from datetime import UTC, date, datetime
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import OuterRef, Subquery
 from django.utils import timezone
 
-from billing.models import Account, AllowanceMonth, Bucket, KeyBudget
+from billing import statements
+from billing.models import Bucket
+from billing.statements import Totals
 
 
 class Short(enum.Enum):
@@ -71,30 +72,21 @@ def tokens_left(*, user_id: UUID, key_id: UUID | None, now: datetime | None = No
     One query, no lock: a Hold taken afterwards may still find less. `now` is this moment when
     left out.
     """
-    at = now or timezone.now()
-    month = AllowanceMonth.objects.filter(account=OuterRef("pk"), month=month_of(at))
-    key = KeyBudget.objects.filter(account=OuterRef("pk"), key=key_id)
-    row = (
-        Account.objects.filter(pk=user_id)
-        .annotate(used=Subquery(month.values("used")), key_left=Subquery(key.values("left")))
-        .values_list("allowance", "budget_left", "used", "key_left")
-        .first()
-    )
-    own, budget_left, used, key_left = row or (None, 0, None, None)
-    return left_of(own=own, used=used or 0, budget_left=budget_left, key_left=key_left, at=at)
+    month = month_of(now or timezone.now())
+    read = statements.read_totals(user_id=user_id, month=month, key_id=key_id)
+    [row] = statements.send(read)
+    return left_of(Totals(*row) if row else Totals(), month)
 
 
-def left_of(
-    *, own: int | None, used: int, budget_left: int, key_left: int | None, at: datetime
-) -> TokensLeft:
-    """Return what running totals leave; `own` is the User's own allowance or None (C-316)."""
-    allowance = allowance_of(own)
+def left_of(totals: Totals, month: date) -> TokensLeft:
+    """Return what running totals leave; `month` is the one whose allowance they count."""
+    allowance = allowance_of(totals.allowance)
     return TokensLeft(
         allowance=allowance,
-        allowance_left=max(0, allowance - used),
-        budget_left=budget_left,
-        key_left=key_left,
-        refills_on=_next_month(month_of(at)),
+        allowance_left=max(0, allowance - totals.used),
+        budget_left=totals.budget_left,
+        key_left=totals.key_left,
+        refills_on=_next_month(month),
     )
 
 

@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from accounts.models import ApiKey
 from billing.ledger import Books
-from billing.models import EntryKind
+from billing.models import Account, EntryKind
 
 
 def grant(
@@ -31,7 +31,7 @@ def set_budget(*, user_id: UUID, tokens: int, by: UUID | None) -> None:
     """
     with transaction.atomic():
         books = Books.lock(user_id, timezone.now())
-        books.move_budget(tokens - books.account.budget_left, EntryKind.SET, by=by)
+        books.move_budget(tokens - books.totals.budget_left, EntryKind.SET, by=by)
         books.write()
 
 
@@ -41,25 +41,23 @@ def set_allowance(*, user_id: UUID, tokens: int | None) -> None:
     0 is a User without any; None is the deployment's `monthly_allowance` again.
     """
     with transaction.atomic():
-        books = Books.lock(user_id, timezone.now())
-        books.account.allowance = tokens
-        books.account.save(update_fields=["allowance"])
+        Books.lock(user_id, timezone.now())
+        Account.objects.filter(user=user_id).update(allowance=tokens)
 
 
 def grant_to_key(*, key_id: UUID, tokens: int, by: UUID | None) -> None:
     """Add `tokens`, at least 1, to a key's own Budget; the first Grant makes it (A-440)."""
     with transaction.atomic():
-        books = Books.lock(_user_of(key_id), timezone.now())
-        books.move_key_budget(books.open_key_budget(key_id), tokens, EntryKind.GRANT, by=by)
+        books = Books.lock(_user_of(key_id), timezone.now(), key_id=key_id)
+        books.move_key_budget(tokens, EntryKind.GRANT, by=by)
         books.write()
 
 
 def set_key_budget(*, key_id: UUID, tokens: int, by: UUID | None) -> None:
     """Make `tokens`, at least 0, what a key's own Budget has left, as `set_budget` does."""
     with transaction.atomic():
-        books = Books.lock(_user_of(key_id), timezone.now())
-        budget = books.open_key_budget(key_id)
-        books.move_key_budget(budget, tokens - budget.left, EntryKind.SET, by=by)
+        books = Books.lock(_user_of(key_id), timezone.now(), key_id=key_id)
+        books.move_key_budget(tokens - (books.totals.key_left or 0), EntryKind.SET, by=by)
         books.write()
 
 

@@ -11,25 +11,13 @@ import secrets
 from datetime import date, datetime
 from uuid import UUID
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.utils import timezone
 
+from billing import statements
 from billing.allowance import TokensLeft, allowance_of, left_of, month_of
-from billing.models import (
-    Account,
-    AllowanceMonth,
-    Bucket,
-    Counted,
-    Entry,
-    EntryKind,
-    Hold,
-    HoldState,
-    KeyBudget,
-    Owner,
-    Source,
-    UsageStatus,
-)
-from billing.usage import record
+from billing.models import Bucket, Counted, EntryKind, Hold, HoldState, Source, UsageStatus
+from billing.statements import Line, Statement, Totals
 
 
 class OwnerLost(Exception):
@@ -37,119 +25,108 @@ class OwnerLost(Exception):
 
 
 class Books:
-    """The totals of one User under the lock of the Account row, and the lines not yet written."""
+    """The totals of a User, of one month and at most one key, and the lines not yet written.
 
-    def __init__(self, account: Account, at: datetime) -> None:
-        """Use `Books.lock`: an instance is only right while the Account row is locked."""
-        self.account = account
-        self.at = at
-        self._months: dict[date, AllowanceMonth] = {}
-        self._keys: dict[UUID, KeyBudget | None] = {}
-        self._entries: list[Entry] = []
+    Made by `lock` and `lock_hold`: it is right only while the Account row is locked, so both need
+    a transaction, which `write` does not end.
+    """
+
+    def __init__(
+        self, *, user_id: UUID, month: date, key_id: UUID | None, totals: Totals, at: datetime
+    ) -> None:
+        """Use `lock` or `lock_hold`."""
+        self.totals = totals
+        self._user_id = user_id
+        self._month = month
+        self._key_id = key_id
+        self._at = at
+        self._lines: list[Line] = []
 
     @classmethod
-    def lock(cls, user_id: UUID, at: datetime) -> "Books":
-        """Lock the Account of a User, making it at the first need; needs a transaction."""
-        accounts = Account.objects.select_for_update(no_key=True)
-        account = accounts.filter(pk=user_id).first()
-        if account is None:
-            Account.objects.bulk_create([Account(user_id=user_id)], ignore_conflicts=True)
-            account = accounts.get(pk=user_id)
-        return cls(account, at)
+    def lock(
+        cls, user_id: UUID, at: datetime, *, key_id: UUID | None = None, owner: UUID | None = None
+    ) -> "Books":
+        """Lock the Account of a User, making it at the first need, and read this month's totals.
 
-    def month(self, month: date) -> AllowanceMonth:
-        """Return a month's count, one that starts at 0 when the month has none (C-323)."""
-        if month not in self._months:
-            found = AllowanceMonth.objects.filter(account=self.account, month=month)
-            new = AllowanceMonth(account=self.account, month=month)
-            self._months[month] = next(iter(found), new)
-        return self._months[month]
+        `key_id` is a key of the User. An `owner` is shared first; raises `OwnerLost` when its
+        lease was reaped.
+        """
+        month = month_of(at)
+        share = [statements.share_owner(owner)] if owner else []
+        lock = statements.lock_account(user_id)
+        read = statements.read_totals(user_id=user_id, month=month, key_id=key_id)
+        *shared, _, totals = statements.send(*share, lock, read)
+        if None in shared:
+            raise OwnerLost(f"the lease {owner} was reaped")
+        if totals is None:
+            statements.send(statements.make_account(user_id))
+            return cls.lock(user_id, at, key_id=key_id, owner=owner)
+        return cls(user_id=user_id, month=month, key_id=key_id, totals=Totals(*totals), at=at)
 
-    def key_budget(self, key_id: UUID) -> KeyBudget | None:
-        """Return the Budget of a key of this User, or None when the key has none (C-321)."""
-        if key_id not in self._keys:
-            self._keys[key_id] = KeyBudget.objects.filter(
-                account=self.account, key_id=key_id
-            ).first()
-        return self._keys[key_id]
+    @classmethod
+    def lock_hold(cls, hold_id: UUID, at: datetime) -> "tuple[Books, Hold] | None":
+        """Lock the Account of a Hold's User, and read the Hold and the totals it was taken from.
 
-    def open_key_budget(self, key_id: UUID) -> KeyBudget:
-        """Return the Budget of a key of this User, made empty when the key has none (A-440)."""
-        budget = self.key_budget(key_id)
-        if budget is None:
-            budget = KeyBudget.objects.create(account=self.account, key_id=key_id)
-            self._keys[key_id] = budget
-        return budget
-
-    def allowance_left(self, month: date) -> int:
-        """Return what is left of a month's allowance, at least 0."""
-        return max(0, allowance_of(self.account.allowance) - self.month(month).used)
-
-    def left(self, key_id: UUID | None) -> TokensLeft:
-        """Return what a request of this moment could take."""
-        key = self.key_budget(key_id) if key_id else None
-        return left_of(
-            own=self.account.allowance,
-            used=self.month(month_of(self.at)).used,
-            budget_left=self.account.budget_left,
-            key_left=key.left if key else None,
-            at=self.at,
+        None when there is no such Hold.
+        """
+        lock, read = statements.lock_account_of(hold_id), statements.read_hold(hold_id)
+        _, row = statements.send(lock, read)
+        if row is None:
+            return None
+        totals, hold = statements.hold_of(row)
+        books = cls(
+            user_id=hold.user_id, month=hold.month, key_id=hold.key_id, totals=totals, at=at
         )
+        return books, hold
 
-    def move_allowance(self, amount: int, kind: EntryKind, hold: Hold) -> None:
-        """Give `amount` back to the month of a Hold, or take it when below 0 (C-322)."""
+    @property
+    def allowance_left(self) -> int:
+        """What is left of the month's allowance, at least 0."""
+        return max(0, allowance_of(self.totals.allowance) - self.totals.used)
+
+    def left(self) -> TokensLeft:
+        """Return what a request of this month, with this key, could take."""
+        return left_of(self.totals, self._month)
+
+    def move_allowance(self, amount: int, kind: EntryKind, *, hold_id: UUID) -> None:
+        """Give `amount` back to the month, or take it when below 0 (C-322)."""
         if amount:
-            month = self.month(hold.month)
-            month.used -= amount
-            self._line(Bucket.ALLOWANCE, amount, -month.used, kind, hold=hold, month=hold.month)
+            self.totals.used -= amount
+            self._line(Bucket.ALLOWANCE, amount, -self.totals.used, kind, hold_id=hold_id)
 
     def move_budget(
-        self, amount: int, kind: EntryKind, *, hold: Hold | None = None, by: UUID | None = None
+        self, amount: int, kind: EntryKind, *, hold_id: UUID | None = None, by: UUID | None = None
     ) -> None:
         """Add `amount` to the Budget, or take it when below 0."""
         if amount or kind is EntryKind.SET:
-            self.account.budget_left += amount
-            total = self.account.budget_left
-            self._line(Bucket.BUDGET, amount, total, kind, hold=hold, by=by)
+            self.totals.budget_left += amount
+            total = self.totals.budget_left
+            self._line(Bucket.BUDGET, amount, total, kind, hold_id=hold_id, by=by)
 
     def move_key_budget(
-        self,
-        budget: KeyBudget,
-        amount: int,
-        kind: EntryKind,
-        *,
-        hold: Hold | None = None,
-        by: UUID | None = None,
+        self, amount: int, kind: EntryKind, *, hold_id: UUID | None = None, by: UUID | None = None
     ) -> None:
-        """Add `amount` to a key's own Budget, or take it when below 0."""
+        """Add `amount` to the key's own Budget, made at the first need, or take it when below 0."""
         if amount or kind is EntryKind.SET:
-            budget.left += amount
-            key_id = budget.key_id
-            self._line(
-                Bucket.KEY_BUDGET, amount, budget.left, kind, hold=hold, key_id=key_id, by=by
-            )
+            total = self.totals.key_left = (self.totals.key_left or 0) + amount
+            self._line(Bucket.KEY_BUDGET, amount, total, kind, hold_id=hold_id, by=by)
 
     def move_hold(self, hold: Hold, amount: int, kind: EntryKind) -> None:
         """Move `amount` in each bucket that a Hold was taken from (C-318, C-320)."""
         if hold.bucket == Bucket.ALLOWANCE:
-            self.move_allowance(amount, kind, hold)
+            self.move_allowance(amount, kind, hold_id=hold.id)
         else:
-            self.move_budget(amount, kind, hold=hold)
-        if hold.key_budget and hold.key_id and (budget := self.key_budget(hold.key_id)):
-            self.move_key_budget(budget, amount, kind, hold=hold)
+            self.move_budget(amount, kind, hold_id=hold.id)
+        if hold.key_budget:
+            self.move_key_budget(amount, kind, hold_id=hold.id)
 
-    def write(self) -> None:
-        """Write the totals that moved and their lines."""
-        moved = {(entry.bucket, entry.month, entry.key_id) for entry in self._entries}
-        for bucket, month, key_id in moved:
-            if bucket == Bucket.BUDGET:
-                self.account.save(update_fields=["budget_left"])
-            elif month:
-                self._months[month].save()
-            elif key_id and (budget := self._keys[key_id]):
-                budget.save(update_fields=["left"])
-        Entry.objects.bulk_create(self._entries)
-        self._entries = []
+    def write(self, *others: Statement) -> None:
+        """Write `others`, then the totals that moved and their lines, in one message."""
+        moved = {line.bucket: line for line in self._lines}
+        totals = map(statements.set_total, moved.values())
+        lines = [statements.insert_lines(self._lines)] if self._lines else []
+        statements.send(*others, *totals, *lines)
+        self._lines = []
 
     def _line(
         self,
@@ -158,23 +135,21 @@ class Books:
         total: int,
         kind: EntryKind,
         *,
-        hold: Hold | None = None,
-        month: date | None = None,
-        key_id: UUID | None = None,
+        hold_id: UUID | None,
         by: UUID | None = None,
     ) -> None:
-        self._entries.append(
-            Entry(
-                user_id=self.account.user_id,
+        self._lines.append(
+            Line(
+                user_id=self._user_id,
                 bucket=bucket,
-                month=month,
-                key_id=key_id,
+                month=self._month if bucket is Bucket.ALLOWANCE else None,
+                key_id=self._key_id if bucket is Bucket.KEY_BUDGET else None,
                 kind=kind,
                 amount=amount,
                 total=total,
-                hold=hold,
+                hold_id=hold_id,
                 by_id=by,
-                created_at=self.at,
+                created_at=self._at,
             )
         )
 
@@ -199,9 +174,8 @@ def take_hold(
     """
     at = now or timezone.now()
     with transaction.atomic():
-        _share(owner)
-        books = Books.lock(user_id, at)
-        left = books.left(key_id)
+        books = Books.lock(user_id, at, key_id=key_id, owner=owner)
+        left = books.left()
         hold = Hold(
             id=_time_ordered_id(at),
             user_id=user_id,
@@ -216,9 +190,8 @@ def take_hold(
             key_budget=left.key_left is not None,
             opened_at=at,
         )
-        hold.save(force_insert=True)
         books.move_hold(hold, -tokens, EntryKind.HOLD)
-        books.write()
+        books.write(statements.insert_hold(hold))
     return hold
 
 
@@ -255,9 +228,8 @@ def settle(
         hold.completion_tokens = completion_tokens
         hold.status = status
         hold.counted = counted
-        _end(hold, HoldState.SETTLED, at)
-        books.write()
-        record(hold)
+        hold.state, hold.ended_at = HoldState.SETTLED, at
+        books.write(statements.end_hold(hold), statements.add_usage(hold))
     return True
 
 
@@ -273,57 +245,31 @@ def release(*, hold_id: UUID, owner: UUID, now: datetime | None = None) -> bool:
             return False
         books, hold = found
         books.move_hold(hold, hold.tokens, EntryKind.RELEASE)
-        _end(hold, HoldState.RELEASED, at)
-        books.write()
+        hold.state, hold.ended_at = HoldState.RELEASED, at
+        books.write(statements.end_hold(hold))
     return True
 
 
-def _share(owner: UUID) -> None:
-    """Hold the Owner row for this transaction, against a reaper but not against heartbeats."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"SELECT 1 FROM {Owner._meta.db_table} WHERE token = %s FOR KEY SHARE",  # noqa: S608
-            [owner],
-        )
-        if cursor.fetchone() is None:
-            raise OwnerLost(f"the lease {owner} was reaped")
-
-
 def _lock_open(hold_id: UUID, owner: UUID, at: datetime) -> tuple[Books, Hold] | None:
-    """Lock the User's Account, then read the Hold, if it is open and this owner's.
-
-    The Hold is looked for by its id alone: with the owner in the query a planner without
-    statistics may walk through all open Holds of the process instead.
-    """
-    user_id = Hold.objects.filter(id=hold_id).values_list("user_id", flat=True).first()
-    if user_id is None:
-        return None
-    books = Books.lock(user_id, at)
-    hold = Hold.objects.get(id=hold_id)
-    return (books, hold) if hold.owner_id == owner else None
+    """Lock and read a Hold, if it is open and this owner's; one that ended has no owner."""
+    found = Books.lock_hold(hold_id, at)
+    return found if found and found[1].owner_id == owner else None
 
 
 def _take_overage(books: Books, hold: Hold, beyond: int) -> int:
     """Take what was used beyond a Hold as far as tokens are left; return how much was taken."""
     kind = EntryKind.OVERAGE
-    from_allowance = min(beyond, books.allowance_left(hold.month)) if beyond else 0
-    from_budget = min(beyond, books.account.budget_left)
+    from_allowance = min(beyond, books.allowance_left)
+    from_budget = min(beyond, books.totals.budget_left)
     if hold.bucket == Bucket.ALLOWANCE:
         from_budget = min(from_budget, beyond - from_allowance)
     else:
         from_allowance = min(from_allowance, beyond - from_budget)
-    books.move_allowance(-from_allowance, kind, hold)
-    books.move_budget(-from_budget, kind, hold=hold)
-    if hold.key_budget and hold.key_id and (budget := books.key_budget(hold.key_id)):
-        books.move_key_budget(budget, -min(beyond, budget.left), kind, hold=hold)
+    books.move_allowance(-from_allowance, kind, hold_id=hold.id)
+    books.move_budget(-from_budget, kind, hold_id=hold.id)
+    if books.totals.key_left is not None:
+        books.move_key_budget(-min(beyond, books.totals.key_left), kind, hold_id=hold.id)
     return from_allowance + from_budget
-
-
-def _end(hold: Hold, state: HoldState, at: datetime) -> None:
-    hold.state = state
-    hold.owner = None
-    hold.ended_at = at
-    hold.save(force_update=True)
 
 
 def _time_ordered_id(at: datetime) -> UUID:

@@ -1,50 +1,13 @@
-"""Daily sums of what was settled: written with each settle, and made anew from the Holds."""
+"""Daily sums of what was settled, made anew; each settle adds to them (`statements.add_usage`)."""
 
 from datetime import UTC
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Count, F, Q, Sum
+from django.db.models import Count, Q, Sum
 from django.db.models.functions import TruncDate
 
 from billing.models import Account, DailyUsage, Hold, HoldState, UsageStatus
-
-
-def record(hold: Hold) -> None:
-    """Add a Hold that was just settled to its day, the UTC day on which it began (U-39).
-
-    Runs in the transaction that settles, under the lock of the User's Account, which is why an
-    update and then an insert cannot meet another's.
-    """
-    failed = int(hold.status == UsageStatus.FAILED)
-    stopped = int(hold.status == UsageStatus.STOPPED)
-    prompt, completion, paid = hold.prompt_tokens or 0, hold.completion_tokens or 0, hold.paid or 0
-    day = hold.opened_at.astimezone(UTC).date()
-    rows = DailyUsage.objects.filter(
-        user=hold.user_id, key=hold.key_id, model=hold.model, source=hold.source, day=day
-    )
-    added = rows.update(
-        completions=F("completions") + 1,
-        prompt_tokens=F("prompt_tokens") + prompt,
-        completion_tokens=F("completion_tokens") + completion,
-        paid=F("paid") + paid,
-        failed=F("failed") + failed,
-        stopped=F("stopped") + stopped,
-    )
-    if not added:
-        DailyUsage.objects.create(
-            user_id=hold.user_id,
-            key_id=hold.key_id,
-            model=hold.model,
-            source=hold.source,
-            day=day,
-            completions=1,
-            prompt_tokens=prompt,
-            completion_tokens=completion,
-            paid=paid,
-            failed=failed,
-            stopped=stopped,
-        )
 
 
 def rebuild(*, user_id: UUID) -> int:
