@@ -64,8 +64,8 @@ def read_document(name: str, markdown: str) -> Document:
     """
     parser = _parser()
     tokens = parser.parse(markdown)
-    opening = [token.type for token in tokens[:4]]
-    if opening != ["heading_open", "inline", "heading_close", "paragraph_open"]:
+    opening = [f"{token.type} {token.tag}".strip() for token in tokens[:4]]
+    if opening != ["heading_open h1", "inline", "heading_close h1", "paragraph_open p"]:
         raise ValueError(f"docs/{name}.md must begin with a title and then a paragraph")
     title, first = _plain(tokens[1]), _plain(tokens[4])
     body = tokens[3:]
