@@ -107,7 +107,11 @@ class LayerShape:
 
 
 class BlockStore:
-    """Keys and values of every layer: `[blocks, block_tokens, heads, dim]`. Block 0 is zeros."""
+    """Keys and values of every layer: `[blocks, heads, block_tokens, dim]`. Block 0 is zeros.
+
+    A head's tokens lie together, so that a sequence's blocks, gathered head by head, are the
+    contiguous `[heads, tokens, dim]` that attention reads fastest.
+    """
 
     def __init__(
         self,
@@ -124,7 +128,7 @@ class BlockStore:
 
         def zeros(heads: int, dim: int) -> Tensor:
             # Zeros are pages that the system has not given out yet, so an unused pool is free.
-            return torch.zeros((blocks + 1, block_tokens, heads, dim), dtype=dtype, device=device)
+            return torch.zeros((blocks + 1, heads, block_tokens, dim), dtype=dtype, device=device)
 
         self.keys = [zeros(shape.heads, shape.key_dim) for shape in shapes]
         self.values = [zeros(shape.heads, shape.value_dim) for shape in shapes]
@@ -168,8 +172,8 @@ class _Group:
 
     first: int
     last: int
-    table: Tensor
-    """int64 `[sequences * blocks]`."""
+    table: np.ndarray
+    """int64 `[sequences, blocks]`."""
     lengths: np.ndarray
     """int64 `[sequences]`."""
 
@@ -185,22 +189,23 @@ class BlockLayout:
     spans: Sequence[Span]
     unread: set[str] | None = None
     _groups: list[_Group] = field(init=False)
-    _prompts: list[tuple[Span, Tensor]] = field(init=False)
-    _slots: Tensor = field(init=False)
+    _prompts: list[tuple[Span, np.ndarray]] = field(init=False)
+    _slots: np.ndarray = field(init=False)
+    _indices: dict[tuple[str, int, int], Tensor] = field(init=False, default_factory=dict)
     _masks: dict[tuple[int, int | None], Tensor] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         """Lay the spans out once for all layers."""
         size = self.store.block_tokens
-        slots: list[np.ndarray] = []
+        blocks: list[np.ndarray] = []
         for span in self.spans:
-            places = np.arange(span.start, span.stop)
-            slots.append(np.asarray(span.blocks)[places // size] * size + places % size)
-        self._slots = self._tensor(np.concatenate(slots))
+            blocks.append(np.asarray(span.blocks)[np.arange(span.start, span.stop) // size])
+        places = [np.arange(span.start, span.stop) % size for span in self.spans]
+        self._slots = np.stack([np.concatenate(blocks), np.concatenate(places)])
         single = [span for span in self.spans if span.count == 1]
         self._groups = [self._group(spans) for spans in _by_length(single)]
         self._prompts = [
-            (span, self._tensor(np.asarray(span.blocks[: -(-span.stop // size)])))
+            (span, np.asarray(span.blocks[: -(-span.stop // size)])[None])
             for span in self.spans
             if span.count > 1
         ]
@@ -210,20 +215,25 @@ class BlockLayout:
     ) -> Tensor:
         """See `Layout.attend`."""
         keys, values = self.store.keys[layer], self.store.values[layer]
-        keys.flatten(0, 1).index_copy_(0, self._slots, key.transpose(0, 1))
-        values.flatten(0, 1).index_copy_(0, self._slots, value.transpose(0, 1))
+        slots = self._index("slots", 0, keys.shape[1])
+        keys.flatten(0, 2).index_copy_(0, slots, key.flatten(0, 1))
+        values.flatten(0, 2).index_copy_(0, slots, value.flatten(0, 1))
         heads, tokens, _ = query.shape
         out = query.new_empty(tokens, heads, value.shape[-1])
         rows = query.transpose(0, 1)
         for number, group in enumerate(self._groups):
             part = self._attend_group(number, group, rows, keys, values, shape)
             out[group.first : group.last] = part
-        for span, table in self._prompts:
+        for number, (span, _) in enumerate(self._prompts):
             first, last = span.row, span.row + span.count
             if span.start == 0:
                 own = key[None, :, first:last], value[None, :, first:last]
             else:
-                own = _gather(keys, table, span.stop), _gather(values, table, span.stop)
+                index = self._index("prompt", number, keys.shape[1])
+                own = (
+                    _gather(keys, index, 1)[:, :, : span.stop],
+                    _gather(values, index, 1)[:, :, : span.stop],
+                )
             part = self._attend_prompt(span, query[None, :, first:last], *own, shape)
             out[first:last] = part[0].transpose(0, 1)
         return out
@@ -239,13 +249,12 @@ class BlockLayout:
     ) -> Tensor:
         """One query for each sequence; heads that share keys become rows of one small matrix."""
         sequences = group.last - group.first
-        kv_heads = keys.shape[2]
+        kv_heads = keys.shape[1]
         query = rows[group.first : group.last]
         heads, dim = query.shape[1:]
         query = query.reshape(sequences, kv_heads, heads // kv_heads, dim)
-        key = keys.index_select(0, group.table).view(sequences, -1, kv_heads, dim).transpose(1, 2)
-        value = values.index_select(0, group.table)
-        value = value.view(sequences, -1, kv_heads, value.shape[-1]).transpose(1, 2)
+        index = self._index("group", number, kv_heads)
+        key, value = _gather(keys, index, sequences), _gather(values, index, sequences)
         mask = self._mask(
             (number, shape.window), lambda: self._group_mask(group, key.shape[2], shape.window)
         )
@@ -281,7 +290,7 @@ class BlockLayout:
             table[row, :used] = span.blocks[:used]
         lengths = np.array([span.stop for span in spans])
         first = spans[0].row
-        return _Group(first, first + len(spans), self._tensor(table.reshape(-1)), lengths)
+        return _Group(first, first + len(spans), table, lengths)
 
     def _group_mask(self, group: _Group, width: int, window: int | None) -> Tensor:
         places = np.arange(width)
@@ -308,6 +317,24 @@ class BlockLayout:
             mask = self._masks[key] = make()
         return mask
 
+    def _index(self, what: str, number: int, heads: int) -> Tensor:
+        """Return rows of a pool: of the new tokens, or of a table's blocks head by head.
+
+        The same in all layers with so many heads.
+        """
+        index = self._indices.get((what, number, heads))
+        if index is None:
+            if what == "slots":
+                blocks, places = self._slots
+                rows = (blocks * heads + np.arange(heads)[:, None]) * self.store.block_tokens
+                rows = rows + places
+            else:
+                groups = what == "group"
+                table = self._groups[number].table if groups else self._prompts[number][1]
+                rows = table[:, None] * heads + np.arange(heads)[:, None]
+            index = self._indices[what, number, heads] = self._tensor(rows.reshape(-1))
+        return index
+
     def _tensor(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(self.store.device)
 
@@ -326,9 +353,11 @@ def _by_length(spans: Sequence[Span]) -> list[list[Span]]:
     return groups
 
 
-def _gather(pool: Tensor, table: Tensor, length: int) -> Tensor:
-    """Return the first `length` tokens of a sequence as `[1, heads, length, dim]`."""
-    return pool.index_select(0, table).flatten(0, 1)[:length].transpose(0, 1)[None]
+def _gather(pool: Tensor, index: Tensor, sequences: int) -> Tensor:
+    """Return the blocks of sequences as `[sequences, heads, tokens, dim]`, contiguous."""
+    _, heads, tokens, dim = pool.shape
+    rows = pool.view(-1, tokens * dim).index_select(0, index)
+    return rows.view(sequences, heads, -1, dim)
 
 
 def _attention(

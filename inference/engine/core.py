@@ -133,6 +133,10 @@ class Core:
         """Run one pass over what is due; returns every event that it caused."""
         events: list[Event] = []
         chunks = self._scheduler.next_step()
+        if not chunks:
+            # Whoever waits alone has room: an engine that cannot go on must not spin.
+            assert not self._jobs, "requests are open, but none of them can run"
+            return events
         for step in self._run(chunks, events):
             self._take(step, events)
         self._note(chunks, events)
@@ -180,7 +184,9 @@ class Core:
                 due.extend((member, row) for member in (sequence, *forked))
         alive = [(sequence, row) for sequence, row in due if self._is_open(sequence)]
         if alive:
-            scores = output.scores[[row for _, row in alive]]
+            wanted = [row for _, row in alive]
+            everything = wanted == list(range(len(output.scores)))
+            scores = output.scores if everything else output.scores[wanted]
             self._sample([sequence for sequence, _ in alive], scores, events)
 
     def _keep_prompt_scores(self, chunk: Chunk, scores: Tensor) -> None:

@@ -14,6 +14,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from inference.engine import attention
 from inference.engine.attention import AttentionShape, LayerShape
+from inference.engine.packing import pack
 from inference.engine.residual import Stream
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -97,6 +98,7 @@ def load(
         ) from error
     model = model.to(device).eval().requires_grad_(False)
     loaded = inspect(model, tokenizer, max_model_len)
+    pack(model, loaded.stream.device)
     report(LoadStage.WEIGHTS_LOADED)
     return loaded
 

@@ -267,9 +267,8 @@ def test_a_forward_pass_written_out_by_hand_agrees(
         prompt, max_tokens=6, read_layers=(0, 1, 2), stopping=Stopping(ignore_end=True)
     )
     answer = bench.run([request])[0]
-    weights = {
-        key: value.double().numpy() for key, value in bench.loaded.model.state_dict().items()
-    }
+    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)
+    weights = {key: value.numpy() for key, value in plain.state_dict().items()}
     rows, scores = written(weights, [*prompt, *answer.tokens[:-1]])
     assert_rows(answer.rows, rows)
     assert scores.argmax(-1)[len(prompt) - 1 :].tolist() == answer.tokens

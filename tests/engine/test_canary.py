@@ -7,8 +7,12 @@ choices and mixed batches.
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
 from torch import nn
+from transformers import AutoModelForCausalLM
 
+from inference.engine import attention, loading
+from inference.engine.core import Core
 from inference.engine.limits import EngineLimits
 from inference.engine.messages import EngineRequest, Sampling, Steering
 from tests.engine.harness import Bench
@@ -27,23 +31,26 @@ class _Mark(nn.Module):
 def canary(tiny_folder) -> Bench:
     """Column 0 of a row is its Layer + 1, column 1 its token, column 2 the sum of the tokens
     before it and itself divided by their number: all that its whole past attends to."""
-    bench = Bench.load(tiny_folder)
-    model = bench.loaded.model.model
-    width = bench.loaded.stream.hidden
+    attention.register()
+    whole = AutoModelForCausalLM.from_pretrained(
+        tiny_folder, dtype=torch.float32, attn_implementation=attention.IMPLEMENTATION
+    )
+    model = whole.eval().requires_grad_(False).model
     with torch.no_grad():
         model.embed_tokens.weight.zero_()
         model.embed_tokens.weight[:, 1] = torch.arange(384.0)
         for number, block in enumerate(model.layers):
             block.mlp = _Mark()
             block.input_layernorm = nn.Identity()
-            attention = block.self_attn
-            for part in (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj):
+            mixer = block.self_attn
+            for part in (mixer.q_proj, mixer.k_proj, mixer.v_proj, mixer.o_proj):
                 part.weight.zero_()
             if number == 0:  # scores are equal, so the value is the mean of the tokens so far
-                attention.v_proj.weight[0, 1] = 1.0
-                attention.o_proj.weight[2, 0] = 1.0
-    assert width == 64
-    return bench
+                mixer.v_proj.weight[0, 1] = 1.0
+                mixer.o_proj.weight[2, 0] = 1.0
+    tokenizer = Tokenizer.from_file(str(tiny_folder / "tokenizer.json"))
+    loaded = loading.inspect(whole, tokenizer, 512)
+    return Bench(loaded, Core(loaded, EngineLimits(cache_bytes=256 << 20)))
 
 
 def _check(request: EngineRequest, rows: np.ndarray, tokens: list[int]) -> None:

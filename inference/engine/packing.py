@@ -1,0 +1,38 @@
+"""Linear layers whose weights are laid out once for the processor's matrix kernels.
+
+A plain linear layer lays its weights out again at every call. oneDNN's packed form is the same
+arithmetic on the same numbers (in bfloat16 to the last bit), and takes half to nine tenths of the
+time, so on a CPU it is the only form that runs; nothing is compiled or tuned for it.
+"""
+
+import torch
+from torch import Tensor, nn
+
+
+class PackedLinear(nn.Module):
+    """A linear layer over packed weights."""
+
+    def __init__(self, plain: nn.Linear) -> None:
+        super().__init__()
+        self.out_features = plain.out_features
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(plain.weight.detach())
+        self._bias = None if plain.bias is None else plain.bias.detach()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return `[..., out_features]` for `[..., in_features]`."""
+        if inputs.numel() == 0:  # a step in which nobody needs scores
+            return inputs.new_empty((*inputs.shape[:-1], self.out_features))
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(
+            inputs, self._packed, self._bias, "none", [], ""
+        )
+        return out
+
+
+def pack(model: nn.Module, device: torch.device) -> None:
+    """Replace the linear layers of a model, in place, where packed kernels exist."""
+    if device.type != "cpu" or not torch._C._has_mkldnn:
+        return
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if type(child) is nn.Linear:
+                setattr(parent, name, PackedLinear(child))
