@@ -17,7 +17,7 @@ from markdown_it.utils import OptionsDict
 DOCS_PATH = "/docs"
 _LINK = re.compile(r"(?P<name>[a-z0-9-]+)\.md(?P<place>#.*)?\Z")
 _WRITTEN_LINK = re.compile(r"\]\((?=[a-z0-9-]+\.md[)#])")
-_SENTENCE_END = re.compile(r"(?<=[.:])\s")
+_SENTENCE_END = re.compile(r"(?<=\.)\s")
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def read_document(name: str, markdown: str) -> Document:
     return Document(
         name=name,
         title=title,
-        summary=_SENTENCE_END.split(first, maxsplit=1)[0].rstrip(":"),
+        summary=_SENTENCE_END.split(first, maxsplit=1)[0],
         markdown=markdown,
         html=parser.renderer.render(body, parser.options, {}),
         sections=sections,
