@@ -8,6 +8,7 @@ from completions.failures import Failure
 from completions.request import CompletionRequest
 from inference.catalogue import FolderSource, ModelEntry
 from inference.engine.messages import Sampling
+from inference.tokenizers import TokenCounter
 
 
 def model(context: int = 131_072) -> ModelEntry:
@@ -141,6 +142,14 @@ def test_a_left_out_max_tokens_is_the_room_left(context, prompt, stream, applied
     output = caps.settle_output(asked(stream=stream), model(context), (prompt,))
     assert output.max_tokens == applied
     assert output.clamp_header == header
+
+
+@pytest.mark.row("C-296", "C-330")
+def test_the_room_left_is_counted_in_bytes_where_there_is_no_tokenizer():
+    (text,) = TokenCounter(None, 8192).encode_texts(["The sky is"])
+    assert text.count == 11
+    output = caps.settle_output(asked(), model(8192), (text.count,))
+    assert output.max_tokens == 8192 - 11
 
 
 @pytest.mark.row("C-301")

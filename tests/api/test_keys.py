@@ -50,7 +50,7 @@ def test_health_the_document_and_the_chat_refusal_ask_for_none(anonymous):
     assert refused.status_code == 400
 
 
-@pytest.mark.row("C-003", "C-004")
+@pytest.mark.row("C-003", "C-004", "C-071")
 @pytest.mark.parametrize(
     ("value", "code"),
     [
