@@ -31,6 +31,7 @@ from api.routes import body_cap
 from api.stream import running_on
 from billing.models import OwnerKind
 from completions.failures import ClientLeft
+from completions.generation import late_ends
 from completions.owner import own_as
 
 log = structlog.get_logger()
@@ -244,7 +245,7 @@ class Server(daphne_server.Server):  # type: ignore[misc]
 
     def _stop_when_idle(self) -> None:
         connected = any("disconnected" not in details for details in self.connections.values())
-        if connected or running_on():
+        if connected or running_on() or late_ends():
             reactor.callLater(0.1, self._stop_when_idle)
         else:
             self.stop()

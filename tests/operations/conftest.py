@@ -20,7 +20,7 @@ def open_folder() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 30) -> None:
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 90) -> None:
     """Wait until a condition holds; fails when it does not in time."""
     deadline = time.monotonic() + seconds
     while not condition():
