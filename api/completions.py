@@ -16,6 +16,7 @@ from api.activations import Body, activation_pieces
 from api.bodies import completion_request
 from api.client import client
 from api.edge import (
+    BASE64,
     TRICKLES,
     Message,
     Scope,
@@ -319,6 +320,7 @@ class WholeWriter(Writer):
                 await answer_body(200, self._body.whole(), headers, self._send)
                 return
             if not self.started:
+                self._scope[BASE64] = True
                 await self._start(JSON_HEADERS)
             await self._write_rest(self._body)
 

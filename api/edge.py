@@ -33,6 +33,8 @@ REQUEST_ID = "basalt.request_id"
 TOO_LARGE = "basalt.too_large"
 TRICKLES = "basalt.trickles"
 """Set by an answer that must go out as it is, bit by bit (U-49)."""
+BASE64 = "basalt.base64"
+"""Set by an answer that is base64 of random bytes almost throughout: nothing in it repeats."""
 
 _GIVEN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 EXPOSED = (
@@ -109,6 +111,13 @@ def takes_gzip(scope: Scope) -> bool:
     return False
 
 
+def zipper(is_base64: bool) -> "zlib._Compress":
+    """Return a gzip compressor; one that looks for no repeats takes an eighth of the time."""
+    if is_base64:
+        return zlib.compressobj(1, zlib.DEFLATED, 31, zlib.DEF_MEM_LEVEL, zlib.Z_HUFFMAN_ONLY)
+    return zlib.compressobj(6, zlib.DEFLATED, 31)
+
+
 class Answer:
     """One answer on its way out: adds the edge's headers and compresses where it may."""
 
@@ -166,7 +175,7 @@ class Answer:
             headers.append((b"access-control-allow-origin", b"*"))
             headers.append((b"access-control-expose-headers", EXPOSED))
             if self._may_zip(names, body, more):
-                self._zip = zlib.compressobj(6, zlib.DEFLATED, 31)
+                self._zip = zipper(self._scope.get(BASE64, False))
                 headers = [pair for pair in headers if pair[0] != b"content-length"]
                 headers += [(b"content-encoding", b"gzip"), (b"vary", b"Accept-Encoding")]
         return {**start, "headers": headers}
@@ -183,13 +192,12 @@ class Answer:
         )
 
     async def _compressed(self, body: bytes, more: bool) -> bytes:
-        zipper = self._zip
-        assert zipper is not None
+        assert self._zip is not None
         if len(body) > ZIP_IN_THREAD_BYTES:
-            out = await asyncio.to_thread(zipper.compress, body)
+            out = await asyncio.to_thread(self._zip.compress, body)
         else:
-            out = zipper.compress(body)
-        return out if more else out + zipper.flush()
+            out = self._zip.compress(body)
+        return out if more else out + self._zip.flush()
 
 
 async def answer_failure(failure: Failure, scope: Scope, send: Send) -> None:

@@ -17,6 +17,8 @@ from inference.engine.messages import EngineRequest, Event
 
 BLOB_BYTES = 2**20
 """Bytes of one blob at most."""
+BLOBS_AT_ONCE = 4
+"""Blobs that are asked for at once, so that a large answer is in memory once besides them."""
 INLINE_BYTES = 64 * 1024
 """An entry up to this size travels in the stream itself."""
 LIFE_MS = 60_000
@@ -119,11 +121,17 @@ def read_blobs(connection: redis.Redis, raw: bytes) -> list[Event]:
         BlobMissing: when one is not there any more.
     """
     names = list(_ENTRY.decode(raw).blobs)
-    parts = cast("list[bytes | None]", connection.mget(names))
-    connection.delete(*names)
-    if any(part is None for part in parts):
-        raise BlobMissing(names[0])
-    return _EVENTS.decode(b"".join(cast("list[bytes]", parts)))
+    data = bytearray()
+    try:
+        for start in range(0, len(names), BLOBS_AT_ONCE):
+            some = names[start : start + BLOBS_AT_ONCE]
+            for part in cast("list[bytes | None]", connection.mget(some)):
+                if part is None:
+                    raise BlobMissing(names[0])
+                data += part
+    finally:
+        connection.delete(*names)
+    return _EVENTS.decode(data)
 
 
 def send_abort(connection: redis.Redis, model_id: str, request_ids: Sequence[str]) -> None:
