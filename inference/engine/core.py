@@ -184,6 +184,7 @@ class Core:
                 due.extend((member, row) for member in (sequence, *forked))
         alive = [(sequence, row) for sequence, row in due if self._is_open(sequence)]
         if alive:
+            alive.sort(key=lambda pair: pair[1])
             wanted = [row for _, row in alive]
             everything = wanted == list(range(len(output.scores)))
             scores = output.scores if everything else output.scores[wanted]

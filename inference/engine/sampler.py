@@ -16,6 +16,9 @@ GREEDY_BELOW = 1e-5
 """A lower temperature takes the likeliest token."""
 
 _SEED_SPACE = 1 << 64
+_NUCLEUS = 512
+_ROUNDING = 1e-5
+"""More than sums of float32 probabilities differ by in another order."""
 
 
 class Draw:
@@ -147,7 +150,25 @@ def _keep(scores: Tensor, sampling: Sampling) -> None:
         least = scores.topk(sampling.top_k).values[-1]
         scores[scores < least] = -torch.inf
     if sampling.top_p < 1:
-        ascending, order = scores.sort()
-        dropped = ascending.softmax(-1).cumsum(-1) <= 1 - sampling.top_p
-        dropped[-1] = False
-        scores[order[dropped]] = -torch.inf
+        _keep_nucleus(scores, sampling.top_p)
+
+
+def _keep_nucleus(scores: Tensor, top_p: float) -> None:
+    """Drop what `top_p` drops: the tail whose probabilities, from the least up, are within 1 - p.
+
+    The likeliest tokens alone tell this, unless the edge of the nucleus is beyond them or so close
+    to a token that only the rule's own order of additions decides.
+    """
+    likeliest, order = scores.softmax(-1).topk(min(_NUCLEUS, len(scores)))
+    before = likeliest.cumsum(-1) - likeliest
+    distance = before - top_p
+    if distance[-1] > _ROUNDING and not bool((distance.abs() <= _ROUNDING).any()):
+        kept = order[before < top_p]
+        values = scores[kept]
+        scores.fill_(-torch.inf)
+        scores[kept] = values
+        return
+    ascending, order = scores.sort()
+    dropped = ascending.softmax(-1).cumsum(-1) <= 1 - top_p
+    dropped[-1] = False
+    scores[order[dropped]] = -torch.inf
