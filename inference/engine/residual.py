@@ -55,14 +55,17 @@ class Steer:
     positions: np.ndarray | None
     """int64; None steers every position with the one vector."""
 
-    def rows(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return which positions of `start..stop-1` are steered, and the vector of each."""
+    def rows(self, start: int, stop: int) -> tuple[np.ndarray, Tensor, Tensor]:
+        """Return which positions of `start..stop-1` are steered, and `vectors`, `added` of each."""
         if self.positions is None:
             places = np.arange(start, stop)
-            return places, np.zeros(stop - start, dtype=np.int64)
-        chosen = np.flatnonzero((self.positions >= start) & (self.positions < stop))
-        vectors = chosen if len(self.vectors) > 1 else np.zeros_like(chosen)
-        return self.positions[chosen], vectors
+        else:
+            chosen = np.flatnonzero((self.positions >= start) & (self.positions < stop))
+            places = self.positions[chosen]
+            if len(self.vectors) > 1:
+                index = torch.from_numpy(chosen).to(self.vectors.device)
+                return places, self.vectors[index], self.added[index]
+        return places, self.vectors.expand(len(places), -1), self.added.expand(len(places), -1)
 
 
 @dataclass(frozen=True)
@@ -215,15 +218,14 @@ class Interventions:
     def _plan(self, participant: Participant) -> None:
         start, stop = participant.start, participant.start + participant.count
         for steer in participant.steering.steers:
-            places, vectors = steer.rows(start, stop)
+            places, vectors, added = steer.rows(start, stop)
             if not len(places):
                 continue
             work = self._work.setdefault(steer.layer, _LayerWork())
             rows = places - start + participant.row
-            index = torch.from_numpy(vectors).to(self._stream.device)
             work.steered_rows.append(rows)
-            work.added.append(steer.added[index])
-            exact = (rows, steer.vectors[index], steer.scale) if steer.norm_match else None
+            work.added.append(added)
+            exact = (rows, vectors, steer.scale) if steer.norm_match else None
             work.matched.append(exact)
         if participant.capture is not None:
             for layer in participant.capture.layers:
