@@ -1,5 +1,6 @@
-"""Fixtures for every surface: the tiny model, web processes, keys, and the scripted engine."""
+"""Fixtures for every surface: two models, web processes, keys, and the scripted engine."""
 
+import os
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,7 +12,9 @@ import pytest
 from django.conf import settings
 from django.test.utils import setup_databases
 
-from tests.live import Web, web_process
+from tests.live import ROOT, Web, end, eventually, start_process, web_process
+
+DEFAULT_MODEL = "smollm2-135m-instruct-q4"
 
 TINY = """
 [[models]]
@@ -107,6 +110,23 @@ def web(database: None, tiny_catalogue: Path, logs: Path) -> Iterator[Web]:
 
 
 @pytest.fixture(scope="session")
+def default_web(database: None, logs: Path) -> Iterator[Web]:
+    """A web process and a worker of the default model, prepared by `script/test`."""
+    places = {
+        "CATALOGUE_PATH": str(ROOT / "deploy" / "catalogue.toml"),
+        "MODELS_DIR": os.environ["MODELS_DIR"],
+    }
+    log = logs / "default-worker.log"
+    worker = start_process("worker", f"engine.{DEFAULT_MODEL}", log=log, **places)
+    try:
+        with web_process(logs / "default-web.log", **places) as web:
+            eventually(lambda: "serving" in log.read_text(), 90)
+            yield web
+    finally:
+        end(worker)
+
+
+@pytest.fixture(scope="session")
 def scripted_session(database: None, tiny_catalogue: Path):
     from inference import catalogue
     from tests.scripted import scripted_worker
@@ -120,7 +140,6 @@ def scripted(scripted_session):
     """The scripted engine of the default model, with nothing left over from other tests."""
     from completions.places import places
     from inference import valkey
-    from tests.live import eventually
 
     engine = scripted_session
     engine.answers = None
@@ -156,23 +175,29 @@ class Caller:
         return Hold.objects.open().filter(user_id=self.user_id).count()
 
 
-@pytest.fixture
-def make_caller(web: Web) -> Iterator[Callable[..., Caller]]:
-    """Makes Users with a key, a Budget, and no allowance unless asked for."""
+def new_caller(at: Web, tokens: int, allowance: int = 0) -> Caller:
+    """Make a User with a key, a Budget of `tokens`, and `allowance` each month."""
     from accounts.keys import create_key
     from accounts.models import User
     from billing.grants import grant, set_allowance
 
+    user = User.objects.create_user(email=f"{uuid4().hex}@example.org")
+    key, secret = create_key(user=user, name="test")
+    set_allowance(user_id=user.id, tokens=allowance)
+    if tokens:
+        grant(user_id=user.id, tokens=tokens, by=None)
+    return Caller(user.id, key.id, secret, at.client(secret))
+
+
+@pytest.fixture
+def make_caller(web: Web) -> Iterator[Callable[..., Caller]]:
+    """Makes Users with a key, a Budget, and no allowance unless asked for."""
     clients: list[httpx.Client] = []
 
     def make(tokens: int = 100_000, allowance: int = 0, at: Web = web) -> Caller:
-        user = User.objects.create_user(email=f"{uuid4().hex}@example.org")
-        key, secret = create_key(user=user, name="test")
-        set_allowance(user_id=user.id, tokens=allowance)
-        if tokens:
-            grant(user_id=user.id, tokens=tokens, by=None)
-        clients.append(at.client(secret))
-        return Caller(user.id, key.id, secret, clients[-1])
+        caller = new_caller(at, tokens, allowance)
+        clients.append(caller.client)
+        return caller
 
     yield make
     for client in clients:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 
+from tests.conftest import DEFAULT_MODEL as MODEL
 from tests.live import Web
-from tests.served.conftest import MODEL
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "answers.jsonl"
 PARIS = "The capital of France is"
