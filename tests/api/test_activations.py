@@ -189,6 +189,7 @@ BAD = {
     "more tokens": residuals(rows(2, 5, HIDDEN)),
     "another width": residuals(rows(2, 4, HIDDEN - 1)),
     "another dtype": residuals(np.zeros((2, 4, HIDDEN), dtype=np.int16), "bfloat16"),
+    "layers and tokens swapped": residuals(rows(4, 2, HIDDEN)),
     "too few bytes": Residuals(shape=(2, 4, HIDDEN), dtype="float32", data=bytes(4)),
 }
 
