@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import cast
+from typing import BinaryIO, cast
 from uuid import uuid4
 
 import redis
@@ -30,13 +30,16 @@ from inference.engine.messages import (
     Finished,
 )
 from inference.fleet import Fleet, Stage, WorkerReport
-from inference.mailbox import Mailbox
+from inference.large import BlobMissing, Large, fetch, read_event
+from inference.mailbox import Arrival, Mailbox
 
 log = structlog.get_logger()
 
 RING = "inference.ring"
 """The Celery task that rings at a worker."""
 CONSUMER_LIFE_MS = 5000
+FETCHES_AT_ONCE = 4
+"""Large events that are brought from Valkey at the same time."""
 LOST = (redis.exceptions.RedisError, OSError)
 """What a broken connection to Valkey raises."""
 UNREACHABLE_MESSAGE = "Could not reach Inference: Connection error."
@@ -70,25 +73,29 @@ class Call:
     taken: asyncio.Event = field(default_factory=asyncio.Event)
     worker_id: str | None = None
     next_seq: int = 0
+    fetched: dict[int, asyncio.Task[BinaryIO]] = field(default_factory=dict)
+    """The files of large events that nobody has read yet, by their number."""
     rung: bool = False
     """Whether a worker may have it."""
     ended: bool = False
     over: bool = False
     """Whether the engine itself ended it, so that there is nothing to abort."""
 
-    def deliver(self, event: Event) -> None:
-        """Put an event into the mailbox unless the call has ended or the event is a repeat."""
+    def deliver(self, event: Arrival) -> bool:
+        """Put an event into the mailbox, unless the call has ended or the event is a repeat."""
         if self.ended or event.seq < self.next_seq:
-            return
+            return False
         if event.seq > self.next_seq:
             self.fail(FailureCode.INCOMPLETE, CUT_MESSAGE)
-            return
+            return False
         self.next_seq += 1
         if isinstance(event, Accepted):
             self.worker_id = event.worker_id
             self.taken.set()
-        self.ended = self.over = isinstance(event, Finished | Failed)
+        ends = event.ends if isinstance(event, Large) else isinstance(event, Finished | Failed)
+        self.ended = self.over = ends
         self.mailbox.put(event)
+        return True
 
     def fail(self, code: FailureCode, message: str) -> None:
         """End the call by a failure of our own."""
@@ -113,6 +120,7 @@ class InferenceClient:
         self._serving: dict[str, asyncio.Event] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = threading.Event()
+        self._fetching = asyncio.Semaphore(FETCHES_AT_ONCE)
 
     async def start(self) -> None:
         """Begin to read events; call it once, in the loop that will use the client."""
@@ -145,6 +153,8 @@ class InferenceClient:
             submitting.cancel()
             del self._calls[request.request_id]
             call.mailbox.close()
+            for fetched in call.fetched.values():
+                fetched.add_done_callback(_close)
             if call.rung and not call.over:
                 await asyncio.shield(self._abort(call.model_id, [request.request_id]))
 
@@ -154,16 +164,34 @@ class InferenceClient:
         while True:
             try:
                 async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
-                    event = await call.mailbox.get()
+                    arrival = await call.mailbox.get()
             except TimeoutError:
                 call.fail(FailureCode.DEADLINE, DEADLINE_MESSAGE)
-                event = await call.mailbox.get()
+                arrival = await call.mailbox.get()
+            event = await self._read_large(call, arrival) if isinstance(arrival, Large) else arrival
             yield event
             if isinstance(event, Finished | Failed):
                 return
             started = started or isinstance(event, Delta)
             if started:
                 deadline = time.monotonic() + patience.gap
+
+    @staticmethod
+    async def _read_large(call: Call, large: Large) -> Event:
+        """Return a large event from its file, or a failure when it could not be brought here."""
+        try:
+            file = await asyncio.shield(call.fetched[large.seq])
+            del call.fetched[large.seq]
+            with file:
+                return await asyncio.to_thread(read_event, large, file)
+        except (BlobMissing, *LOST) as lost:
+            log.warning("a large event is lost", cause=str(lost))
+            return Failed(
+                request_id=large.request_id,
+                seq=large.seq,
+                code=FailureCode.INCOMPLETE,
+                message=CUT_MESSAGE,
+            )
 
     async def _submit(self, call: Call) -> None:
         """Ring at a worker until one takes the request, waiting for one to start if need be."""
@@ -238,22 +266,25 @@ class InferenceClient:
             for _, entries in cast("wire.StreamAnswer", answer):
                 for entry_id, fields in entries:
                     last = entry_id
-                    await self._dispatch(fields[b"e"])
+                    self._dispatch(fields[b"e"])
             if answer:
                 await connection.xtrim(stream, minid=last, approximate=False)
 
-    async def _dispatch(self, raw: bytes) -> None:
-        try:
-            events = wire.inline_events(raw)
-            if events is None:
-                events = await asyncio.to_thread(wire.read_blobs, valkey.connection(), raw)
-        except wire.BlobMissing:
-            log.warning("events lost: a blob ran out")
-            return
-        for event in events:
+    def _dispatch(self, raw: bytes) -> None:
+        for event in wire.arrivals(raw):
             call = self._calls.get(event.request_id)
-            if call:
-                call.deliver(event)
+            taken = call is not None and call.deliver(event)
+            if isinstance(event, Large):
+                fetching = asyncio.create_task(self._fetch(event))
+                if call is not None and taken:
+                    call.fetched[event.seq] = fetching
+                else:
+                    fetching.add_done_callback(_close)
+
+    async def _fetch(self, large: Large) -> BinaryIO:
+        """Bring a large event here at once, because its blobs do not wait for a slow reader."""
+        async with self._fetching:
+            return await asyncio.to_thread(fetch, valkey.connection(), large)
 
     async def _lost(self) -> None:
         """Fail every call that a worker may have, and tell the workers once they can be told."""
@@ -309,3 +340,9 @@ class InferenceClient:
                         valkey.consumer_alive(self.consumer_id), valkey.events(self.consumer_id)
                     )
                 return
+
+
+def _close(fetched: asyncio.Task[BinaryIO]) -> None:
+    """Drop a large event that nobody will read."""
+    if not fetched.cancelled() and fetched.exception() is None:
+        fetched.result().close()

@@ -11,10 +11,13 @@ from typing import BinaryIO
 
 import msgspec
 
-from inference.engine.messages import Delta, Event, Finished, PackedLogprobs
+from inference.engine.messages import Delta, Event, Finished
+from inference.large import Large, array_bytes
 
 _PACK = msgspec.msgpack.Encoder()
-_EVENT: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
+Arrival = Event | Large
+"""An event, or where a large one stands among the others."""
+_ARRIVAL: msgspec.msgpack.Decoder[Arrival] = msgspec.msgpack.Decoder(Arrival)
 _LENGTH_BYTES = 8
 
 
@@ -23,14 +26,14 @@ class Mailbox:
 
     def __init__(self, memory_bytes: int) -> None:
         self._limit = memory_bytes
-        self._events: deque[Event] = deque()
+        self._events: deque[Arrival] = deque()
         self._bytes = 0
         self._file: BinaryIO | None = None
         self._in_file = 0
         self._read_at = 0
         self._some = asyncio.Event()
 
-    def put(self, event: Event) -> None:
+    def put(self, event: Arrival) -> None:
         """Add an event; never waits."""
         size = size_of(event)
         if self._in_file or (self._events and self._bytes + size > self._limit):
@@ -40,7 +43,7 @@ class Mailbox:
             self._bytes += size
         self._some.set()
 
-    async def get(self) -> Event:
+    async def get(self) -> Arrival:
         """Take the next event, waiting for one."""
         while not self._events and not self._in_file:
             self._some.clear()
@@ -59,7 +62,7 @@ class Mailbox:
             self._file.close()
             self._file = None
 
-    def _spill(self, event: Event) -> None:
+    def _spill(self, event: Arrival) -> None:
         if self._file is None:
             self._file = tempfile.TemporaryFile(prefix="basalt-events-")  # noqa: SIM115
             self._read_at = 0
@@ -68,7 +71,7 @@ class Mailbox:
         self._file.write(len(data).to_bytes(_LENGTH_BYTES, "little") + data)
         self._in_file += 1
 
-    def _unspill(self) -> Event:
+    def _unspill(self) -> Arrival:
         assert self._file is not None
         self._file.seek(self._read_at)
         length = int.from_bytes(self._file.read(_LENGTH_BYTES), "little")
@@ -78,21 +81,14 @@ class Mailbox:
         if not self._in_file:
             self._file.close()
             self._file = None
-        return _EVENT.decode(data)
+        return _ARRIVAL.decode(data)
 
 
-def size_of(event: Event) -> int:
-    """About how many bytes of memory an event takes."""
+def size_of(event: Arrival) -> int:
+    """About how many bytes of memory an event takes; a large one lies elsewhere."""
     size = 400
     if isinstance(event, Delta):
-        size += len(event.text) + 8 * len(event.token_ids)
-        size += _packed(event.logprobs) + _packed(event.prompt_logprobs)
-    elif isinstance(event, Finished) and event.residuals is not None:
-        size += len(event.residuals.data)
+        size += len(event.text) + 8 * len(event.token_ids) + array_bytes(event)
+    elif isinstance(event, Finished):
+        size += array_bytes(event)
     return size
-
-
-def _packed(logprobs: PackedLogprobs | None) -> int:
-    if logprobs is None:
-        return 0
-    return len(logprobs.ids) + len(logprobs.logprobs) + len(logprobs.ranks)

@@ -2,23 +2,20 @@
 
 Everything goes through Valkey in a form that cannot be lost unseen. A submitted request lies in
 blobs that the worker takes by deleting them, so a doorbell that rings twice, or an hour late,
-finds nothing. Events go to one stream for each consumer process, one entry for each step of the
-engine, numbered within their request.
+finds nothing. Events go to one stream for each consumer process, those of one step of the engine
+together, numbered within their request. A large one lies in blobs, and its entry says where.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
 import msgspec
 import redis
 
 from inference import valkey
-from inference.engine.messages import EngineRequest, Event
+from inference.engine.messages import Buffer, EngineRequest, Event
+from inference.large import BLOB_BYTES, Large, array_bytes, lay_down
 
-BLOB_BYTES = 2**20
-"""Bytes of one blob at most."""
-BLOBS_AT_ONCE = 4
-"""Blobs that are asked for at once, so that a large answer is in memory once besides them."""
 INLINE_BYTES = 64 * 1024
 """An entry up to this size travels in the stream itself."""
 LIFE_MS = 60_000
@@ -37,20 +34,15 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the bytes of a stream entry are."""
+    """Some events of a consumer's, or one large one."""
 
-    inline: bytes = b""
-    blobs: tuple[str, ...] = ()
+    events: list[Event] = []
+    large: Large | None = None
 
 
 _ENTRY = msgspec.msgpack.Decoder(Entry)
-_EVENTS = msgspec.msgpack.Decoder(list[Event])
 _SUBMISSION = msgspec.msgpack.Decoder(Submission)
 _PACK = msgspec.msgpack.Encoder()
-
-
-class BlobMissing(Exception):
-    """A blob ran out or was lost before it was read."""
 
 
 def split(name: str, data: bytes) -> dict[str, bytes]:
@@ -89,49 +81,46 @@ def take_submission(connection: redis.Redis, request_id: str) -> Submission | No
 
 
 def publish(connection: redis.Redis, batches: Iterable[tuple[str, str, Sequence[Event]]]) -> None:
-    """Send events, one entry for each `(consumer, entry name, events)`, in one round trip.
+    """Send the events of each `(consumer, name, events)`, in one round trip.
 
-    The entry name is unique; blobs of a large entry are named after it.
+    The name is unique; blobs of large events are named after it.
     """
     with connection.pipeline(transaction=False) as pipe:
         for consumer_id, name, events in batches:
-            data = _PACK.encode(list(events))
-            entry = Entry(inline=data)
-            if len(data) > INLINE_BYTES:
-                blobs = split(f"{valkey.PREFIX}blob:{name}", data)
-                entry = Entry(blobs=tuple(blobs))
-                for blob, part in blobs.items():
-                    pipe.set(blob, part, px=LIFE_MS)
             stream = valkey.events(consumer_id)
-            pipe.xadd(stream, {b"e": _PACK.encode(entry)})
+            for entry, blobs in _entries(name, events):
+                for blob, part in blobs.items():
+                    pipe.set(blob, cast("bytes", part), px=LIFE_MS)
+                pipe.xadd(stream, {b"e": entry})
             pipe.pexpire(stream, LIFE_MS)
         pipe.execute()
 
 
-def inline_events(raw: bytes) -> list[Event] | None:
-    """Return the events of a stream entry, or None when they lie in blobs."""
+def _entries(name: str, events: Sequence[Event]) -> Iterator[tuple[bytes, dict[str, Buffer]]]:
+    """Yield the entries that carry these events in their order, each with its blobs."""
+    small: list[msgspec.Raw] = []
+    size = 0
+    for event in events:
+        raw = b"" if array_bytes(event) > INLINE_BYTES else _PACK.encode(event)
+        is_large = not raw or len(raw) > INLINE_BYTES
+        if small and (is_large or size + len(raw) > INLINE_BYTES):
+            yield _PACK.encode({"events": small}), {}
+            small, size = [], 0
+        if is_large:
+            blob = f"{valkey.PREFIX}blob:{name}:{event.request_id}:{event.seq}"
+            large, blobs = lay_down(blob, event)
+            yield _PACK.encode(Entry(large=large)), blobs
+        else:
+            small.append(msgspec.Raw(raw))
+            size += len(raw)
+    if small:
+        yield _PACK.encode({"events": small}), {}
+
+
+def arrivals(raw: bytes) -> list[Event] | list[Large]:
+    """Return the events of a stream entry, or the large one that lies elsewhere."""
     entry = _ENTRY.decode(raw)
-    return None if entry.blobs else _EVENTS.decode(entry.inline)
-
-
-def read_blobs(connection: redis.Redis, raw: bytes) -> list[Event]:
-    """Return the events of an entry that lie in blobs; the blobs are deleted.
-
-    Raises:
-        BlobMissing: when one is not there any more.
-    """
-    names = list(_ENTRY.decode(raw).blobs)
-    data = bytearray()
-    try:
-        for start in range(0, len(names), BLOBS_AT_ONCE):
-            some = names[start : start + BLOBS_AT_ONCE]
-            for part in cast("list[bytes | None]", connection.mget(some)):
-                if part is None:
-                    raise BlobMissing(names[0])
-                data += part
-    finally:
-        connection.delete(*names)
-    return _EVENTS.decode(data)
+    return [entry.large] if entry.large is not None else entry.events
 
 
 def send_abort(connection: redis.Redis, model_id: str, request_ids: Sequence[str]) -> None:

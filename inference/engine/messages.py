@@ -9,9 +9,15 @@ Packed arrays are little-endian bytes in C order; their dtype is said beside eac
 """
 
 from enum import StrEnum
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+
+if TYPE_CHECKING:
+    Buffer = bytes | memoryview
+else:
+    # An event is written and read as bytes. A large one that was read has views of a file.
+    Buffer = bytes
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,11 +107,11 @@ class PackedLogprobs(msgspec.Struct, frozen=True, kw_only=True):
 
     rows: int
     width: int
-    ids: bytes
+    ids: Buffer
     """int32 `[rows, width]`."""
-    logprobs: bytes
+    logprobs: Buffer
     """float32 `[rows, width]`."""
-    ranks: bytes
+    ranks: Buffer
     """int32 `[rows, width]`; 1 is the likeliest token."""
 
 
@@ -118,7 +124,7 @@ class Residuals(msgspec.Struct, frozen=True, kw_only=True):
 
     shape: tuple[int, int, int]
     dtype: Literal["float32", "bfloat16"]
-    data: bytes
+    data: Buffer
 
 
 class FailureCode(StrEnum):
