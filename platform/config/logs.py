@@ -27,7 +27,11 @@ def configure(level: str, *, as_json: bool) -> None:
     renderer: structlog.types.Processor = (
         structlog.processors.JSONRenderer()
         if as_json
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        else structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(),
+            # The default prints local variables, and prompts are among them.
+            exception_formatter=structlog.dev.plain_traceback,
+        )
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
