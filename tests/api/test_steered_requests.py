@@ -26,7 +26,7 @@ def reaches(position: int, prompt: int, max_tokens: int) -> str:
     )
 
 
-@pytest.mark.row("C-176", "C-267", "C-257")
+@pytest.mark.row("C-176", "C-267")
 @pytest.mark.parametrize("stream", [False, True])
 def test_vectors_reach_the_engine(caller, scripted, stream):
     vectors = [

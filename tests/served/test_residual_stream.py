@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from tests.api.tensors import decode
-from tests.live import end, events, eventually, start_process
+from tests.live import InBackground, end, events, eventually, start_process
 
 MODEL = "tiny-other"
 TEXT = "Once upon a time there was"
@@ -298,3 +298,23 @@ def test_a_plain_request_never_sees_what_another_was_steered_by(ask):
     again = ask(max_tokens=LONG, **{READ: True})
     assert again["choices"] == plain["choices"]
     same(read(again), read(plain))
+
+
+@pytest.mark.row("C-294")
+def test_steering_that_breaks_the_stream_fails_its_own_request_alone(ask, caller, oracle):
+    """Each vector is a float32; two of them are not."""
+    huge = {"activations": [[3e38] * HIDDEN] * LAYERS, "layer_indices": [0, 1, 2, 3]}
+    before = caller.left()
+    beside = InBackground(caller.client, GREEDY | {"max_tokens": 64, READ: [1]})
+    for stream in (False, True):
+        body = GREEDY | {"max_tokens": 4, STEER: [huge, huge], READ: [1], "stream": stream}
+        failed = caller.client.post("/v1/completions", json=body)
+        assert failed.status_code == 502
+        error = failed.json()["error"]
+        assert (error["code"], error["upstream_status"]) == ("upstream_server_error", 500)
+    answer = beside.json()
+    assert beside.status == 200
+    tokens = oracle.greedy(oracle.encode(TEXT), answer["usage"]["completion_tokens"])
+    same(read(answer)[0], oracle.rows(tokens[:-1])[1])
+    assert caller.left() == before - answer["usage"]["total_tokens"]
+    assert caller.open_holds() == 0
