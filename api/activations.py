@@ -7,7 +7,6 @@ bytes only a slice of each form is in memory.
 import binascii
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 
 import zstandard
@@ -23,21 +22,6 @@ LEVEL = 1
 """Of zstd: random mantissas do not shrink, so higher levels only cost time."""
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 WIRE_DTYPES = {"float32": "float32", "bfloat16": "int16"}
-
-
-@dataclass(frozen=True)
-class Body:
-    """The rest of an answer; with `residuals`, `activations` stands between its two parts."""
-
-    before: bytes
-    residuals: Residuals | None = None
-    after: bytes = b""
-
-    def whole(self) -> bytes:
-        """Return all bytes at once, for an answer that is kept."""
-        if self.residuals is None:
-            return self.before + self.after
-        return b"".join((self.before, *activation_pieces(self.residuals), self.after))
 
 
 def residuals_fault(generation: Generation, end: Finished) -> str | None:

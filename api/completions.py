@@ -12,7 +12,6 @@ from django.db import DatabaseError
 
 from accounts.keys import KeyState
 from api import idempotency
-from api.activations import Body, activation_pieces
 from api.bodies import completion_request
 from api.client import client
 from api.edge import (
@@ -29,6 +28,7 @@ from api.errors import late_error_body
 from api.idempotency import Attempt, StoredAnswer
 from api.json_body import read_json
 from api.payloads import DONE, KEEPALIVE, Choices, usage_object
+from api.pieces import Body, body_of, file_pieces, in_file
 from api.stream import StreamConsumer
 from completions.admission import LIVE, admitted
 from completions.database import in_database, is_busy, or_undone
@@ -36,6 +36,7 @@ from completions.failures import ClientLeft, Failure, database_busy, internal
 from completions.generation import LATE_SETTLE_SECONDS, Generation
 from completions.request import CompletionRequest
 from inference.engine.messages import Delta, Finished
+from inference.large import array_bytes
 
 log = structlog.get_logger()
 
@@ -50,6 +51,8 @@ STREAM_HEADERS: Headers = [
 JSON_HEADERS: Headers = [(b"content-type", b"application/json")]
 CHECK_IN_THREAD_BYTES = 64 * 1024
 """A body above this size is read and checked in a thread."""
+WRITE_IN_THREAD_BYTES = 32 * 1024
+"""A chunk with more bytes of log probabilities is written in a thread."""
 
 
 class CreateCompletion(StreamConsumer):
@@ -157,7 +160,20 @@ async def free(taken: Attempt | StoredAnswer) -> None:
 async def answer_again(answer: StoredAnswer, send: Send) -> None:
     """Send a kept answer."""
     kept = [(name.encode(), value.encode()) for name, value in answer.headers.items()]
-    await answer_body(answer.status, answer.body, [*JSON_HEADERS, *kept], send)
+    headers = [*JSON_HEADERS, *kept]
+    if isinstance(answer.body, bytes):
+        await answer_body(answer.status, answer.body, headers, send)
+        return
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    pieces = file_pieces(answer.body)
+    while piece := await asyncio.to_thread(next, pieces, b""):
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def is_large(delta: Delta) -> bool:
+    """Whether a choice gained so much that it is for a thread."""
+    return array_bytes(delta) > WRITE_IN_THREAD_BYTES
 
 
 class Writer(ABC):
@@ -226,16 +242,15 @@ class Writer(ABC):
             {"type": "http.response.start", "status": 200, "headers": [*headers, *self._clamp]}
         )
 
-    async def _write_rest(self, body: Body) -> None:
-        """Write the rest of an answer; activations are made beside the loop, piece by piece."""
-        if body.residuals is None:
-            await self._write(body.before + body.after, more=False)
+    async def _write_body(self, body: Body, *, more: bool = False) -> None:
+        """Write a body, whose rest is made beside the loop, piece by piece."""
+        await self._write(body.start, more=more or body.rest is not None)
+        if body.rest is None:
             return
-        await self._write(body.before)
-        pieces = activation_pieces(body.residuals)
-        while piece := await asyncio.to_thread(next, pieces, b""):
+        while piece := await asyncio.to_thread(next, body.rest, b""):
             await self._write(piece)
-        await self._write(body.after, more=False)
+        if not more:
+            await self._write(b"", more=False)
 
     async def _write(self, body: bytes, *, more: bool = True) -> None:
         self.over = not more
@@ -248,23 +263,30 @@ class StreamWriter(Writer):
 
     async def gain(self, generation: Generation, choices: Choices, delta: Delta) -> None:
         """Send one chunk; the answer starts with the first (C-211)."""
-        chunk = choices.chunk(delta)
+        if is_large(delta):
+            chunk = await asyncio.to_thread(body_of, choices.chunk(delta))
+        else:
+            chunk = Body(b"".join(choices.chunk(delta)))
         async with self._sending:
             if not self.started:
                 await self._start(STREAM_HEADERS)
-            await self._write(chunk)
+            await self._write_body(chunk, more=True)
         generation.sent(len(delta.token_ids))
 
     _last = Body(DONE)
 
     async def complete(self, choices: Choices) -> None:
         """Make what comes after the last token."""
-        self._last = choices.last_events(self._usage)
+        events = choices.last_events(self._usage)
+        if choices.has_residuals:
+            self._last = await asyncio.to_thread(body_of, events)
+        else:
+            self._last = Body(b"".join(events))
 
     async def end(self) -> None:
         """Send usage and activations where they were asked for, then the end."""
         async with self._sending:
-            await self._write_rest(self._last)
+            await self._write_body(self._last)
 
     async def fail(self, failure: Failure) -> None:
         """Answer with the error, or end the stream by it (C-112, C-212)."""
@@ -293,36 +315,42 @@ class WholeWriter(Writer):
 
     async def gain(self, generation: Generation, choices: Choices, delta: Delta) -> None:
         """Keep what came."""
-        choice, text = choices.add(delta)
-        choice.texts.append(text)
+        if is_large(delta):
+            await asyncio.to_thread(choices.keep, delta)
+        else:
+            choices.keep(delta)
 
     _body = Body(b"")
 
     async def complete(self, choices: Choices) -> None:
         """Make the body, and have it kept where the request may be repeated."""
+        if choices.has_residuals:
+            self._scope[BASE64] = True
         self._body = await asyncio.to_thread(self._encode, choices)
 
     def _encode(self, choices: Choices) -> Body:
-        body = choices.whole(self._usage)
+        body = body_of(choices.whole(self._usage))
         if self._attempt is None:
             return body
-        kept = body.whole()
+        kept = body.start if body.rest is None else in_file(body)
         headers = {name.decode(): value.decode() for name, value in self._clamp}
         self._attempt.prepare(StoredAnswer(200, kept, headers))
-        return Body(kept)
+        if isinstance(kept, bytes):
+            return body
+        kept.seek(0)
+        return Body(b"", file_pieces(kept))
 
     async def end(self) -> None:
         """Send the Completion."""
         async with self._sending:
-            if not self.started and self._body.residuals is None:
+            if not self.started and self._body.rest is None:
                 headers = [*JSON_HEADERS, *self._clamp]
                 self.over = True
-                await answer_body(200, self._body.whole(), headers, self._send)
+                await answer_body(200, self._body.start, headers, self._send)
                 return
             if not self.started:
-                self._scope[BASE64] = True
                 await self._start(JSON_HEADERS)
-            await self._write_rest(self._body)
+            await self._write_body(self._body)
 
     async def fail(self, failure: Failure) -> None:
         """Answer with the error, or send it as the body of a 200 that has started (C-218)."""

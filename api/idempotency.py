@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import cast
+from typing import IO, cast
 from uuid import UUID, uuid4
 
 import structlog
 from django.conf import settings
-from django.core.files.base import ContentFile
+from django.core.files.base import ContentFile, File
 from django.core.files.storage import default_storage
 from django.db import connection
 from django.db.models import QuerySet
@@ -59,7 +59,8 @@ class StoredAnswer:
     """An answer as it can be sent again; each has a request id of its own (C-391)."""
 
     status: int
-    body: bytes
+    body: bytes | IO[bytes]
+    """A large one is a file, from its beginning to be read by one reader."""
     headers: dict[str, str]
 
 
@@ -108,9 +109,11 @@ class Attempt:
 
         A storage that fails costs the repeat its answer, not the request (U-46).
         """
-        if len(answer.body) > settings.BASALT.inline_answer_bytes:
+        body = answer.body
+        if not isinstance(body, bytes) or len(body) > settings.BASALT.inline_answer_bytes:
+            content = ContentFile(body) if isinstance(body, bytes) else File(body)
             try:
-                self._file = default_storage.save(f"{FOLDER}/{self.id}", ContentFile(answer.body))
+                self._file = default_storage.save(f"{FOLDER}/{self.id}", content)
             except OSError as error:
                 log.error("an answer was not kept", attempt=str(self.id), cause=str(error))
                 return
@@ -211,8 +214,8 @@ def _stored(row: IdempotencyKey) -> StoredAnswer | None:
     if not row.file:
         return StoredAnswer(row.status, bytes(row.body or b""), row.headers)
     try:
-        with default_storage.open(row.file) as stored:
-            return StoredAnswer(row.status, cast("bytes", stored.read()), row.headers)
+        stored = cast("IO[bytes]", default_storage.open(row.file))
+        return StoredAnswer(row.status, stored, row.headers)
     except OSError as error:
         log.error("a kept answer cannot be read", file=row.file, cause=str(error))
         return None

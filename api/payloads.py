@@ -2,24 +2,45 @@
 
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-from api.activations import Body, residuals_fault
-from api.token_lists import TokenLists, prompt_lists, rows_of
+from django.conf import settings
+
+from api.activations import activation_pieces, residuals_fault
+from api.kept_rows import KeptRows
+from api.token_lists import (
+    Blocks,
+    Table,
+    TokenLists,
+    are_numbers,
+    prompt_pieces,
+    table_of,
+)
 from completions.failures import ErrorType, Failure
 from completions.generation import Generation
 from completions.request import CompletionRequest
-from inference.engine.messages import Delta, Finished, Residuals
+from inference.engine.messages import Delta, Finished, PackedLogprobs, Residuals
 from inference.tokenizers import TokenCounter, counter_for
 
 DONE = b"data: [DONE]\n\n"
 KEEPALIVE = b": keepalive\n\n"
 
 
+def encoded(value: object) -> bytes:
+    """Return a JSON value; text is not escaped beyond need (C-668)."""
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+def opened(value: object) -> bytes:
+    """Return an object's JSON without its closing brace."""
+    return encoded(value)[:-1]
+
+
 def event(value: object) -> bytes:
     """Return one server-sent event (C-202, C-668)."""
-    return b"data: " + json.dumps(value, ensure_ascii=False).encode() + b"\n\n"
+    return b"data: " + encoded(value) + b"\n\n"
 
 
 def does_not_fit(why: str) -> Failure:
@@ -47,7 +68,7 @@ class Choice:
     generated: int = 0
     finish_reason: str | None = None
     stop_reason: str | int | None = None
-    prompt_logprobs: list[dict[str, dict[str, object]] | None] | None = None
+    prompt_logprobs: PackedLogprobs | None = None
 
     def usage(self) -> dict[str, int]:
         """The choice's usage so far (C-208)."""
@@ -82,6 +103,10 @@ class Choices:
         self._counter: TokenCounter | None = counter_for(generation.model) if wants_texts else None
         self.choices: list[Choice] = []
         self._residuals: Residuals | None = None
+        self._kept = KeptRows(
+            len(generation.engine_request.prompts) * self.request.n,
+            settings.BASALT.send_buffer_bytes,
+        )
         for place, prompt in enumerate(generation.engine_request.prompts):
             echoed = self._echoed(place)
             for _ in range(self.request.n):
@@ -101,33 +126,48 @@ class Choices:
         return TokenLists(self._counter, [] if self.request.echo else list(prompt))
 
     def add(self, delta: Delta) -> tuple[Choice, str]:
-        """Add what a choice gained; returns the choice and its new text."""
+        """Add what a choice gained; returns the choice and its new text.
+
+        Raises:
+            Failure: when it does not fit the request.
+            ValueError: when an array does not have its stated shape.
+        """
         if delta.index >= len(self.choices):
             raise does_not_fit(f"there is no choice {delta.index}")
         choice = self.choices[delta.index]
+        for packed in (delta.logprobs, delta.prompt_logprobs):
+            if packed is not None and not are_numbers(packed):
+                raise does_not_fit("a log probability is not a number")
         text, choice.echoed = choice.echoed + delta.text, ""
         choice.generated += len(delta.token_ids)
         choice.finish_reason, choice.stop_reason = delta.finish_reason, delta.stop_reason
-        if self._counter is not None:
-            self._add_lists(choice, delta, self._counter)
         return choice, text
 
-    def _add_lists(self, choice: Choice, delta: Delta, counter: TokenCounter) -> None:
-        asked, lists = self.request.prompt_logprobs, choice.lists
-        if delta.prompt_logprobs is not None and asked is not None:
-            likeliest = None if asked == -1 else asked
-            choice.prompt_logprobs = prompt_lists(
-                delta.prompt_logprobs, choice.prompt, likeliest, counter
-            )
-        if lists is None:
-            return
-        if delta.prompt_logprobs is not None and self.request.echo:
-            lists.add_first(choice.prompt[0])
-            for row in rows_of(delta.prompt_logprobs, self.request.logprobs):
-                lists.add(row)
+    def keep(self, delta: Delta) -> None:
+        """Add what a choice gained, for one whole answer."""
+        choice, text = self.add(delta)
+        choice.texts.append(text)
+        if delta.prompt_logprobs is not None:
+            choice.prompt_logprobs = delta.prompt_logprobs
         if delta.logprobs is not None:
-            for row in rows_of(delta.logprobs):
-                lists.add(row)
+            self._kept.add(choice.index, delta.logprobs)
+
+    def _lists_of(
+        self, choice: Choice, echoed: PackedLogprobs | None, generated: Blocks
+    ) -> Iterator[bytes]:
+        """Yield `logprobs` of a choice: of an echoed prompt, then of generated tokens."""
+        if choice.lists is None:
+            yield b"null"
+            return
+        of_prompt = echoed if self.request.echo else None
+
+        def blocks() -> Iterator[Table]:
+            if of_prompt is not None:
+                yield table_of(of_prompt, self.request.logprobs)
+            yield from generated()
+
+        first = choice.prompt[0] if of_prompt is not None else None
+        yield from choice.lists.pieces(first, blocks)
 
     def check_complete(self) -> None:
         """Refuse an answer with an unfinished choice (C-201)."""
@@ -142,58 +182,62 @@ class Choices:
         if generation.engine_request.read_layers:
             self._residuals = end.residuals
 
-    def chunk(self, delta: Delta) -> bytes:
-        """Return the event of one delta (C-204 to C-206, C-667)."""
+    def chunk(self, delta: Delta) -> Iterator[bytes]:
+        """Yield the event of one delta (C-204 to C-206, C-667)."""
         choice, text = self.add(delta)
-        body: dict[str, object] = {
-            **self.head,
-            "choices": [
-                {
-                    "index": choice.index,
-                    "text": text,
-                    "logprobs": choice.lists.take() if choice.lists else None,
-                    "finish_reason": delta.finish_reason,
-                    "stop_reason": delta.stop_reason,
-                }
-            ],
-        }
+
+        def generated() -> Iterator[Table]:
+            if delta.logprobs is not None:
+                yield table_of(delta.logprobs)
+
+        yield b"data: " + opened(self.head) + b', "choices": ['
+        yield opened({"index": choice.index, "text": text}) + b', "logprobs": '
+        yield from self._lists_of(choice, delta.prompt_logprobs, generated)
+        end = {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
+        yield b", " + encoded(end)[1:] + b"]"
         if self.request.continuous_usage:
-            body["usage"] = choice.usage()
-        return event(body)
+            yield b', "usage": ' + encoded(choice.usage())
+        yield b"}\n\n"
 
-    def last_events(self, usage: dict[str, int]) -> Body:
-        """Return what ends a stream: usage, activations, `[DONE]` (C-207, C-209, U-07)."""
+    def last_events(self, usage: dict[str, int]) -> Iterator[bytes]:
+        """Yield what ends a stream: usage, activations, `[DONE]` (C-207, C-209, U-07)."""
         last = {**self.head, "choices": []}
-        before = event({**last, "usage": usage}) if self.request.include_usage else b""
-        if self._residuals is None:
-            return Body(before + DONE)
-        return Body(before + _open(event(last)), self._residuals, b"}\n\n" + DONE)
+        if self.request.include_usage:
+            yield event({**last, "usage": usage})
+        if self._residuals is not None:
+            yield b"data: " + opened(last) + b', "activations": '
+            yield from activation_pieces(self._residuals)
+            yield b"}\n\n"
+        yield DONE
 
-    def whole(self, usage: dict[str, int]) -> Body:
-        """Return the Completion (C-193 to C-195, C-242)."""
-        body = json.dumps(self._completion(usage), ensure_ascii=False).encode()
-        if self._residuals is None:
-            return Body(body)
-        return Body(_open(body), self._residuals, b"}")
+    def whole(self, usage: dict[str, int]) -> Iterator[bytes]:
+        """Yield the Completion (C-193 to C-195, C-242)."""
+        yield opened(self.head) + b', "choices": ['
+        for choice in self.choices:
+            yield b", " if choice.index else b""
+            yield from self._choice(choice)
+        yield b'], "usage": ' + encoded(usage)
+        if self._residuals is not None:
+            yield b', "activations": '
+            yield from activation_pieces(self._residuals)
+        yield b"}"
 
-    def _completion(self, usage: dict[str, int]) -> dict[str, object]:
-        return {
-            **self.head,
-            "choices": [
-                {
-                    "index": choice.index,
-                    "text": "".join(choice.texts),
-                    "logprobs": choice.lists.take() if choice.lists else None,
-                    "finish_reason": choice.finish_reason,
-                    "stop_reason": choice.stop_reason,
-                    "prompt_logprobs": choice.prompt_logprobs,
-                }
-                for choice in self.choices
-            ],
-            "usage": usage,
-        }
+    def _choice(self, choice: Choice) -> Iterator[bytes]:
+        text = "".join(choice.texts)
+        yield opened({"index": choice.index, "text": text}) + b', "logprobs": '
+        index = choice.index
+        yield from self._lists_of(choice, choice.prompt_logprobs, lambda: self._kept.of(index))
+        end = {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
+        yield b", " + opened(end)[1:] + b', "prompt_logprobs": '
+        asked = self.request.prompt_logprobs
+        if asked is None or choice.prompt_logprobs is None or self._counter is None:
+            yield b"null"
+        else:
+            table = table_of(choice.prompt_logprobs, None if asked == -1 else asked)
+            yield from prompt_pieces(table, choice.prompt, self._counter)
+        yield b"}"
 
-
-def _open(text: bytes) -> bytes:
-    """Return an object's JSON up to the value of a further field, `activations`."""
-    return text.rstrip()[:-1] + b', "activations": '
+    @property
+    def has_residuals(self) -> bool:
+        """Whether the answer is for the most part a read of the residual stream."""
+        return self._residuals is not None
