@@ -121,22 +121,24 @@ class CreateCompletion(StreamConsumer):
         writer: "Writer",
         attempt: Attempt | None,
     ) -> None:
-        try:
-            async with admitted(
-                request,
-                key=key,
-                request_id=self.request_id,
-                policy=LIVE,
-                client=client(),
-                record=attempt,
-            ) as generation:
-                self._generation = generation
-                await writer.run(generation)
-        finally:
-            if attempt is not None and self._generation is None:
-                await asyncio.shield(free(attempt))
-        # The Hold has ended: who reads the end of the answer finds the balance settled.
-        await writer.end()
+        async with contextlib.AsyncExitStack() as written:
+            try:
+                async with admitted(
+                    request,
+                    key=key,
+                    request_id=self.request_id,
+                    policy=LIVE,
+                    client=client(),
+                    written=written,
+                    record=attempt,
+                ) as generation:
+                    self._generation = generation
+                    await writer.run(generation)
+            finally:
+                if attempt is not None and self._generation is None:
+                    await asyncio.shield(free(attempt))
+            # The Hold has ended: who reads the end of the answer finds the balance settled.
+            await writer.end()
 
 
 async def _checked(check: Callable[[Given], Found], given: Given, body: bytes) -> Found:

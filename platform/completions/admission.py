@@ -6,7 +6,7 @@ the Hold is taken. What differs between surfaces is a `Policy`.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import dataclass
 from functools import partial
 from uuid import UUID, uuid4
@@ -35,6 +35,7 @@ from completions.generation import Generation, Record
 from completions.owner import current_owner, replace_owner
 from completions.places import places
 from completions.request import CompletionRequest
+from completions.results import result_bytes, results
 from inference import catalogue
 from inference.catalogue import ModelEntry
 from inference.client import LOST, InferenceClient
@@ -81,11 +82,13 @@ async def admitted(
     request_id: str,
     policy: Policy,
     client: InferenceClient,
+    written: contextlib.AsyncExitStack,
     record: Record | None = None,
 ) -> AsyncIterator[Generation]:
     """Admit a request and run it; its Hold has ended when the context is left.
 
-    `record` is what is kept of the request; it ends with the Hold.
+    `written` is left by the caller once the answer has been written, and gives the room of a large
+    result back. `record` is what is kept of the request; it ends with the Hold.
 
     Raises:
         Failure: the contract's refusal; nothing is held then.
@@ -106,7 +109,11 @@ async def admitted(
         raise spend_cap()
     async with contextlib.AsyncExitStack() as held:
         work_id = uuid4().hex
-        period = await take_places(held, key=key, model=model, work_id=work_id, policy=policy)
+        room = results().room(result_bytes(request, model, counted.counts, output.max_tokens))
+        if policy.stands_in_line:
+            await stand_in_line(held, key=key, work_id=work_id)
+        await written.enter_async_context(room)
+        period = await take_place(held, model=model, work_id=work_id)
         hold_id, owner, output = await take_hold(
             counted, output, key=key, request_id=request_id, policy=policy
         )
@@ -125,30 +132,38 @@ async def admitted(
         yield await held.enter_async_context(generation)
 
 
-async def take_places(
-    held: contextlib.AsyncExitStack,
-    *,
-    key: KeyState,
-    model: ModelEntry,
-    work_id: str,
-    policy: Policy,
-) -> int:
-    """Wait in the key's line, pass the breaker, and take one of the model's places.
-
-    The places go back when `held` is left. Returns the breaker's period.
+async def stand_in_line(held: contextlib.AsyncExitStack, *, key: KeyState, work_id: str) -> None:
+    """Wait in the key's line for one of its places, which goes back when `held` is left.
 
     Raises:
-        Failure: `queue_full`, `circuit_open`, or `upstream_unreachable` while Valkey is away.
+        Failure: `queue_full`, or `upstream_unreachable` while Valkey is away.
     """
-    try:
-        if policy.stands_in_line:
-            await held.enter_async_context(places().of_key(str(key.key_id), work_id))
+    with unreachable_without_valkey():
+        await held.enter_async_context(places().of_key(str(key.key_id), work_id))
+
+
+async def take_place(held: contextlib.AsyncExitStack, *, model: ModelEntry, work_id: str) -> int:
+    """Pass the breaker and take one of the model's places, which goes back when `held` is left.
+
+    Returns the breaker's period.
+
+    Raises:
+        Failure: `circuit_open`, or `upstream_unreachable` while Valkey is away.
+    """
+    with unreachable_without_valkey():
         period = await breakers().enter(model.id)
         await held.enter_async_context(places().of_model(model.id, work_id))
+    return period
+
+
+@contextlib.contextmanager
+def unreachable_without_valkey() -> Iterator[None]:
+    """Turn a lost connection to Valkey into the contract's failure."""
+    try:
+        yield
     except LOST as lost:
         log.warning("Valkey cannot be reached", cause=str(lost))
         raise unreachable() from None
-    return period
 
 
 def find_model(name: str | None) -> ModelEntry:

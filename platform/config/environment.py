@@ -99,6 +99,11 @@ class Environment(BaseSettings):
     inline_answer_bytes: Size = Field(
         2**20, description="Bytes of a kept answer above which it goes to the file storage"
     )
+    max_result_bytes: Size = Field(
+        2**30,
+        description="Bytes of log probabilities and activations that large answers of one process "
+        "may have under way; further large answers wait for their turn",
+    )
     health_timeout: Seconds = Field(2.0, description="Seconds for the database's check (C-634)")
 
     # Caps of a Completion.
