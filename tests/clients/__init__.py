@@ -1,0 +1,1 @@
+"""Programs of other people, unchanged, against a served instance."""
