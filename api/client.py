@@ -1,22 +1,22 @@
-"""The inference client of this web process."""
+"""The way to Inference of this web process."""
 
 import asyncio
 
-from inference.client import InferenceClient
+from inference.backends.router import Inference
 
-_client: InferenceClient | None = None
+_client: Inference | None = None
 _loop: asyncio.AbstractEventLoop | None = None
 
 
-async def start_client() -> InferenceClient:
+async def start_client() -> Inference:
     """Start the client in the running event loop; the server does so before it listens."""
     global _client, _loop
-    _client, _loop = InferenceClient(), asyncio.get_running_loop()
+    _client, _loop = Inference(), asyncio.get_running_loop()
     await _client.start()
     return _client
 
 
-def client() -> InferenceClient:
+def client() -> Inference:
     """Return the client.
 
     Raises:

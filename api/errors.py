@@ -37,10 +37,11 @@ def late_error_body(failure: Failure, request_id: str) -> bytes:
 
 
 def error_headers(failure: Failure) -> Headers:
-    """Return the headers that go with an error (C-043, C-111, C-654)."""
+    """Return the headers that go with an error (C-043, C-100, C-111, C-654, C-655)."""
     headers: Headers = [(b"content-type", b"application/json")]
     if failure.retry_after is not None:
         headers.append((b"retry-after", str(failure.retry_after).encode()))
+    headers.extend((name.encode(), value.encode()) for name, value in failure.passed_on)
     if not failure.may_retry:
         headers.append((b"x-should-retry", b"false"))
     if failure.allow:

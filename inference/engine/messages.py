@@ -137,6 +137,13 @@ class FailureCode(StrEnum):
     UNREACHABLE = "upstream_unreachable"
     DEADLINE = "upstream_deadline"
     SERVER_ERROR = "upstream_server_error"
+    RATE_LIMITED = "rate_limited"
+    """A server that is not a worker of ours has too much to do, like the next three alone."""
+    AUTH = "upstream_auth"
+    """It did not take the credentials, or pointed elsewhere."""
+    UPSTREAM_CONTEXT = "vllm_context_length"
+    UPSTREAM_INVALID = "vllm_invalid_request"
+    """It answered a 5xx that blames the request."""
     INCOMPLETE = "incomplete"
     """The answer broke off: an event is missing or the wire was lost."""
 
@@ -171,8 +178,8 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
     prompt_logprobs: PackedLogprobs | None = None
     """On the first event of a choice, when the request asked (by `prompt_logprobs`, or by
     `logprobs` with `echo`): one row for each prompt token but the first."""
-    finish_reason: Literal["stop", "length"] | None = None
-    """Set on the choice's last event."""
+    finish_reason: str | None = None
+    """Set on the choice's last event: `stop` or `length`; another server may add some (C-197)."""
     stop_reason: str | int | None = None
 
 
@@ -195,6 +202,12 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     code: FailureCode
     message: str
     param: str | None = None
+    upstream_status: int | None = None
+    """The HTTP status with which a server answered, where one did."""
+    retry_after: str | None = None
+    """Its `Retry-After`, as it stands."""
+    retry_after_ms: str | None = None
+    """Its `retry-after-ms`, as it stands."""
 
 
 Event = Accepted | Delta | Finished | Failed

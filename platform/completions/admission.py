@@ -37,8 +37,9 @@ from completions.places import places
 from completions.request import CompletionRequest
 from completions.results import result_bytes, results
 from inference import catalogue
+from inference.backends.router import Inference
 from inference.catalogue import ModelEntry
-from inference.client import LOST, InferenceClient
+from inference.client import LOST
 from inference.engine.messages import EngineRequest, Stopping
 from inference.tokenizers import EncodedText, TokenizerMissing, counter_for
 
@@ -81,7 +82,7 @@ async def admitted(
     key: KeyState,
     request_id: str,
     policy: Policy,
-    client: InferenceClient,
+    client: Inference,
     written: contextlib.AsyncExitStack,
     record: Record | None = None,
 ) -> AsyncIterator[Generation]:
@@ -186,6 +187,7 @@ async def count(request: CompletionRequest, model: ModelEntry) -> Counted:
         Failure: on `prompt`, for one without a token (U-37).
     """
     texts = [prompt for prompt in request.prompts if isinstance(prompt, str)]
+    await _check_tokenizer(request, model)
     if texts:
         prompts = await asyncio.to_thread(_encode, texts, model, request.add_special_tokens)
     else:
@@ -197,6 +199,29 @@ async def count(request: CompletionRequest, model: ModelEntry) -> Counted:
     if any(prompt.count == 0 for prompt in prompts):
         raise invalid("prompt", "The decoder prompt cannot be empty")
     return Counted(request=request, model=model, prompts=prompts)
+
+
+async def _check_tokenizer(request: CompletionRequest, model: ModelEntry) -> None:
+    """Refuse what needs the model's tokenizer where the API has none.
+
+    Raises:
+        Failure: `invalid_request` on the field for a model that is served without one, 502
+            `upstream_unreachable` for one that has not been prepared.
+    """
+    needs = {
+        "echo": request.echo,
+        "logprobs": request.logprobs is not None,
+        "prompt_logprobs": request.prompt_logprobs is not None,
+    }
+    asked = [name for name, is_asked in needs.items() if is_asked]
+    if not model.tokenizer and asked:
+        raise invalid(
+            asked[0],
+            f"{model.served_name} is served without a tokenizer, so the API cannot write its "
+            f"tokens as text: leave {asked[0]} out.",
+        )
+    if asked:
+        await asyncio.to_thread(_encode, [], model, False)
 
 
 def _encode(texts: list[str], model: ModelEntry, special: bool) -> tuple[EncodedText, ...]:
@@ -211,6 +236,12 @@ def check_ids(counted: Counted) -> None:
     """Refuse token ids outside the model's vocabulary (C-177)."""
     size = counted.model.vocab_size
     for prompt in counted.prompts:
+        if prompt.ids is None and not counted.model.tokenizer:
+            raise invalid(
+                "prompt",
+                f"{counted.model.served_name} is served without a tokenizer: send the prompt as "
+                "token ids.",
+            )
         if prompt.ids is None:
             raise context_exceeded(counted.model.max_model_len, prompt.count, 1)
         worst = max(prompt.ids) if min(prompt.ids) >= 0 else min(prompt.ids)

@@ -47,6 +47,8 @@ class Failure(Exception):
     """False sends `x-should-retry: false`."""
     allow: tuple[str, ...] = ()
     """Methods of a 405 (C-043)."""
+    passed_on: tuple[tuple[str, str], ...] = ()
+    """Headers of Inference that go out as they came (C-100, C-655)."""
 
     def __str__(self) -> str:
         return f"{self.status} {self.code}: {self.message}"
@@ -249,26 +251,29 @@ def internal() -> Failure:
     )
 
 
+RETRIED = (FailureCode.OUT_OF_MEMORY, FailureCode.ENGINE_DEAD, FailureCode.UNREACHABLE)
+PASSING_STATUSES = (502, 503, 504)
+"""With these a server says that it may be back soon (C-104)."""
+
+
 def of_engine(failed: Failed) -> Failure:
-    """Return the failure that an engine's or the client's terminal event means.
+    """Return the failure that a backend's or the client's terminal event means.
 
     What an engine itself answers as its own fault counts as Inference's 500 (C-063, C-105).
     """
-    code, message, param = failed.code, failed.message, failed.param
+    code, message, status = failed.code, failed.message, failed.upstream_status
     if code is FailureCode.INVALID_REQUEST:
-        return invalid(param, message)
+        return replace(invalid(failed.param, message), upstream_status=status)
     if code is FailureCode.CONTEXT_LENGTH:
-        return Failure(400, message, "context_length_exceeded", param="prompt")
-    if code is FailureCode.DEADLINE:
         return Failure(
-            504,
-            message,
-            "upstream_deadline",
-            ErrorType.UPSTREAM,
-            retryable=False,
-            may_retry=False,
+            400, message, "context_length_exceeded", param="prompt", upstream_status=status
         )
-    if code in (FailureCode.OUT_OF_MEMORY, FailureCode.ENGINE_DEAD, FailureCode.UNREACHABLE):
+    if code is FailureCode.RATE_LIMITED:
+        return _rate_limited(failed)
+    if status is None and code in (FailureCode.OUT_OF_MEMORY, FailureCode.SERVER_ERROR):
+        status = 500
+    passes = code is FailureCode.SERVER_ERROR and status in PASSING_STATUSES
+    if code in RETRIED or passes:
         return Failure(
             502,
             message,
@@ -276,16 +281,43 @@ def of_engine(failed: Failed) -> Failure:
             ErrorType.UPSTREAM,
             retryable=True,
             retry_after=RETRY_UPSTREAM_SECONDS,
-            upstream_status=500 if code is FailureCode.OUT_OF_MEMORY else None,
+            upstream_status=status,
         )
+    told, name = _FINAL.get(code, (502, FailureCode.SERVER_ERROR.value))
     return Failure(
-        502,
+        told,
         message,
-        "upstream_server_error",
+        name,
         ErrorType.UPSTREAM,
         retryable=False,
-        upstream_status=500 if code is FailureCode.SERVER_ERROR else None,
+        upstream_status=status,
         may_retry=False,
+    )
+
+
+_FINAL = {
+    FailureCode.DEADLINE: (504, "upstream_deadline"),
+    FailureCode.AUTH: (502, "upstream_auth"),
+    FailureCode.UPSTREAM_CONTEXT: (400, "vllm_context_length"),
+    FailureCode.UPSTREAM_INVALID: (400, "vllm_invalid_request"),
+}
+"""Status and code of the failures that another try would not help (C-098, C-099, C-107, C-108)."""
+
+
+def _rate_limited(failed: Failed) -> Failure:
+    """Inference is busy: its own words and headers (C-100, C-655)."""
+    sent = {"retry-after": failed.retry_after, "retry-after-ms": failed.retry_after_ms}
+    return Failure(
+        429,
+        failed.message,
+        "rate_limited",
+        ErrorType.RATE_LIMIT,
+        upstream_status=failed.upstream_status,
+        passed_on=tuple(
+            (name, value)
+            for name, value in sent.items()
+            if value is not None and value.isascii() and value.isprintable()
+        ),
     )
 
 

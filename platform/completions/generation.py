@@ -23,8 +23,9 @@ from completions.caps import Output
 from completions.database import in_database
 from completions.failures import ClientLeft, Failure, of_engine
 from completions.request import CompletionRequest
+from inference.backends.router import Inference
 from inference.catalogue import ModelEntry
-from inference.client import InferenceClient, Patience
+from inference.client import Patience
 from inference.engine.messages import Accepted, Delta, EngineRequest, Failed, Finished
 
 log = structlog.get_logger()
@@ -88,7 +89,7 @@ class Generation:
         output: Output,
         prompt_tokens: int,
         engine_request: EngineRequest,
-        client: InferenceClient,
+        client: Inference,
         breaker_period: int,
         record: Record | None = None,
     ) -> None:
@@ -132,7 +133,7 @@ class Generation:
         """
         env = settings.BASALT
         patience = Patience(start=env.answer_timeout, gap=env.answer_timeout)
-        async with self._client.complete(self.model.id, self.engine_request, patience) as events:
+        async with self._client.complete(self.model, self.engine_request, patience) as events:
             async for event in events:
                 if isinstance(event, Failed):
                     raise of_engine(event)

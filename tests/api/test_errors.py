@@ -37,6 +37,10 @@ TOLD = {
     FailureCode.DEADLINE: (504, "upstream_deadline", "upstream_error", False, None),
     FailureCode.SERVER_ERROR: (502, "upstream_server_error", "upstream_error", False, 500),
     FailureCode.INCOMPLETE: (502, "upstream_server_error", "upstream_error", False, None),
+    FailureCode.RATE_LIMITED: (429, "rate_limited", "rate_limit_error", None, None),
+    FailureCode.AUTH: (502, "upstream_auth", "upstream_error", False, None),
+    FailureCode.UPSTREAM_CONTEXT: (400, "vllm_context_length", "upstream_error", False, None),
+    FailureCode.UPSTREAM_INVALID: (400, "vllm_invalid_request", "upstream_error", False, None),
 }
 
 
@@ -79,7 +83,7 @@ def test_a_failure_of_inference_before_the_answer_starts(caller, scripted, code,
     assert request.status == status
     assert request.headers["content-type"] == "application/json"
     assert (error["message"], error["code"], error["type"]) == ("it broke", name, kind)
-    assert error["param"] == ("prompt" if status == 400 else None)
+    assert error["param"] == ("prompt" if kind == "invalid_request_error" else None)
     assert error.get("retryable") is retryable
     assert error.get("upstream_status") == upstream
     assert "request_id" not in error
@@ -91,7 +95,7 @@ def test_a_failure_of_inference_before_the_answer_starts(caller, scripted, code,
     else:
         assert "retry_after_seconds" not in error
         assert "retry-after" not in request.headers
-        assert request.headers.get("x-should-retry") == ("false" if status != 400 else None)
+        assert request.headers.get("x-should-retry") == ("false" if retryable is False else None)
     assert "retry-after-ms" not in request.headers
 
 

@@ -50,7 +50,6 @@ def test_lists_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("catalogue", "cause"),
     [
-        ("deploy/catalogue-acs.toml", "llama-8b, llama-405b, trinity-truebase on a vLLM server"),
         ("README.md", "is not TOML"),
         ("deploy/none.toml", "none.toml"),
     ],

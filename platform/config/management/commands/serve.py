@@ -33,15 +33,9 @@ def check_catalogue() -> None:
     """Read the catalogue before anybody asks for it.
 
     Raises:
-        CommandError: for one that is broken, or that names a backend without a client here.
+        CommandError: for one that is broken.
     """
     try:
-        served = catalogue.current().enabled
+        catalogue.current()
     except CatalogueInvalid as broken:
         raise CommandError(str(broken)) from None
-    foreign = [model.id for model in served if model.backend.kind != "worker"]
-    if foreign:
-        raise CommandError(
-            f"the catalogue has {', '.join(foreign)} on a vLLM server, which this version cannot "
-            "call yet: set enabled = false, or give the model a worker backend"
-        )

@@ -1,0 +1,1 @@
+"""What runs the models: workers with the platform's own engine, and vLLM servers."""

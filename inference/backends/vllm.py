@@ -1,0 +1,275 @@
+"""Sends requests to vLLM servers over HTTP and yields the same events as a worker does.
+
+Nothing is ever sent twice (C-110). Leaving a request closes its connection, by which the server
+aborts it.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import mmap
+import tempfile
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import BinaryIO
+
+import httpx2
+from django.conf import settings
+
+from inference.backends import vllm_failures as failures
+from inference.backends.vllm_answers import (
+    Answer,
+    Choice,
+    pack_generated,
+    pack_prompt,
+    read_answer,
+    read_residuals,
+)
+from inference.backends.vllm_failures import Broken, misfit
+from inference.backends.vllm_request import (
+    body_of,
+    check_offered,
+    is_streamed,
+    prompt_logprobs_asked,
+)
+from inference.catalogue import ModelEntry
+from inference.client import Patience
+from inference.engine.messages import Accepted, Delta, EngineRequest, Event, Finished
+
+ERROR_BYTES = 64 * 1024
+"""So much of an error's body is read."""
+PIECE_BYTES = 2**20
+"""Bytes of a whole answer that are put on disk at once."""
+DATA = b"data:"
+DONE = b"[DONE]"
+
+
+class VllmClient:
+    """The HTTP client of a process; it lives in one event loop."""
+
+    def __init__(self) -> None:
+        # A connection of its own for each request: one that was kept may have been closed by
+        # the server in between, and then the request would fail without a second try.
+        self._http = httpx2.AsyncClient(
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
+            timeout=httpx2.Timeout(None, connect=settings.BASALT.accept_seconds),
+            follow_redirects=False,
+            trust_env=False,
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    @contextlib.asynccontextmanager
+    async def complete(
+        self, model: ModelEntry, request: EngineRequest, patience: Patience
+    ) -> AsyncIterator[AsyncIterator[Event]]:
+        """Run a request: the context's value iterates its events up to the terminal one.
+
+        `Accepted` comes once the server has answered with 200. Leaving the context closes the
+        connection.
+        """
+        exchange = Exchange(self._http, model, request, patience)
+        async with contextlib.aclosing(exchange.events()) as events:
+            yield events
+
+
+class Exchange:
+    """One request and its answer."""
+
+    def __init__(
+        self,
+        http: httpx2.AsyncClient,
+        model: ModelEntry,
+        request: EngineRequest,
+        patience: Patience,
+    ) -> None:
+        self._http = http
+        self._model = model
+        self._asked = request
+        self._patience = patience
+        self._deadline = time.monotonic() + patience.start
+        self._seq = itertools.count()
+        self._generated = 0
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Yield the events; the last is Finished or Failed."""
+        try:
+            async for event in self._answer():
+                yield event
+        except Broken as broken:
+            yield broken.event(self._asked.request_id, next(self._seq))
+
+    async def _answer(self) -> AsyncGenerator[Event, None]:
+        check_offered(self._asked)
+        assert self._model.backend.kind == "vllm"
+        address = self._model.backend.url.rstrip("/") + "/v1/completions"
+        body = await asyncio.to_thread(body_of, self._model, self._asked)
+        sent = self._http.build_request(
+            "POST", address, content=body, headers={"Content-Type": "application/json"}
+        )
+        answer = await self._send(sent)
+        try:
+            await self._check_status(answer)
+            yield Accepted(
+                request_id=self._asked.request_id, seq=next(self._seq), worker_id=address
+            )
+            gained = self._streamed(answer) if is_streamed(self._asked) else self._whole(answer)
+            async for event in gained:
+                yield event
+        finally:
+            await answer.aclose()
+
+    async def _send(self, sent: httpx2.Request) -> httpx2.Response:
+        try:
+            async with asyncio.timeout(self._left()):
+                return await self._http.send(sent, stream=True)
+        except TimeoutError:
+            raise failures.too_late() from None
+        except httpx2.RemoteProtocolError as wrong:
+            if str(wrong).startswith("Server disconnected"):
+                raise failures.unreachable() from None
+            raise failures.not_http(str(wrong).rstrip(".")) from None
+        except httpx2.TransportError:
+            raise failures.unreachable() from None
+
+    async def _check_status(self, answer: httpx2.Response) -> None:
+        if answer.status_code == 200:
+            return
+        body = b""
+        with contextlib.suppress(httpx2.TransportError, TimeoutError):
+            async with asyncio.timeout(self._left()):
+                async for piece in answer.aiter_bytes():
+                    body += piece
+                    if len(body) > ERROR_BYTES:
+                        break
+        raise failures.of_answer(answer.status_code, body, answer.headers)
+
+    async def _pieces(
+        self, answer: httpx2.Response, size: int | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        pieces = answer.aiter_bytes(size)
+        while True:
+            try:
+                async with asyncio.timeout(self._left()):
+                    piece = await anext(pieces, None)
+            except TimeoutError:
+                raise failures.too_late() from None
+            except (httpx2.TransportError, httpx2.DecodingError):
+                raise failures.cut() from None
+            if piece is None:
+                return
+            yield piece
+
+    def _left(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
+
+    async def _streamed(self, answer: httpx2.Response) -> AsyncGenerator[Event, None]:
+        """Yield what the events of a stream say; it is whole with `[DONE]` only (C-213)."""
+        usage = None
+        async for data in self._data(answer):
+            if data == DONE:
+                if usage is None:
+                    raise misfit("its usage is missing")
+                yield self._finished(usage)
+                return
+            chunk = read_answer(data)
+            if chunk.error is not None:
+                raise failures.of_event(chunk.error)
+            if chunk.usage is not None:
+                usage = chunk
+            for choice in chunk.choices:
+                yield await self._delta(choice)
+            self._deadline = time.monotonic() + self._patience.gap
+        raise failures.cut()
+
+    async def _data(self, answer: httpx2.Response) -> AsyncGenerator[bytes, None]:
+        """Yield the data of server-sent events, whose lines end with a line feed alone."""
+        rest = b""
+        async for piece in self._pieces(answer):
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                if line.startswith(DATA):
+                    yield line.removeprefix(DATA).strip()
+
+    async def _whole(self, answer: httpx2.Response) -> AsyncGenerator[Event, None]:
+        """Yield the events of an answer in one piece, which may be larger than memory."""
+        with tempfile.TemporaryFile() as file:
+            size = 0
+            async for piece in self._pieces(answer, PIECE_BYTES):
+                size += await asyncio.to_thread(file.write, piece)
+            if not size:
+                raise failures.cut()
+            async for event in self._events_of(file):
+                yield event
+
+    async def _events_of(self, file: BinaryIO) -> AsyncGenerator[Event, None]:
+        file.flush()
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        whole = await asyncio.to_thread(read_answer, memoryview(mapped))
+        if whole.error is not None:
+            raise failures.of_event(whole.error)
+        for choice in whole.choices:
+            yield await self._delta(choice)
+        read = await asyncio.to_thread(read_residuals, whole.activations, self._model.dtype)
+        end = self._finished(whole)
+        yield Finished(
+            request_id=end.request_id,
+            seq=end.seq,
+            prompt_tokens=end.prompt_tokens,
+            completion_tokens=end.completion_tokens,
+            residuals=read,
+        )
+
+    async def _delta(self, choice: Choice) -> Delta:
+        if choice.prompt_logprobs is None:
+            return self._gained(choice)
+        return await asyncio.to_thread(self._gained, choice)
+
+    def _gained(self, choice: Choice) -> Delta:
+        asked = self._asked
+        if choice.token_ids is None:
+            raise misfit("token ids are missing")
+        self._generated += len(choice.token_ids)
+        silent = asked.max_tokens == 0
+        likeliest, prompt_logprobs = prompt_logprobs_asked(asked), None
+        if likeliest is not None:
+            if choice.index >= len(asked.prompts) * asked.n:
+                raise misfit(f"there is no choice {choice.index}")
+            prompt = asked.prompts[choice.index // asked.n]
+            prompt_logprobs = pack_prompt(
+                choice.prompt_logprobs, prompt, likeliest, self._model.vocab_size
+            )
+        logprobs = None
+        if asked.logprobs is not None and not silent:
+            logprobs = pack_generated(choice.logprobs, choice.token_ids)
+        ends = choice.finish_reason is not None
+        return Delta(
+            request_id=asked.request_id,
+            seq=next(self._seq),
+            index=choice.index,
+            text="" if silent else choice.text,
+            token_ids=() if silent else tuple(choice.token_ids),
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            finish_reason="length" if silent and ends else choice.finish_reason,
+            stop_reason=None if silent else choice.stop_reason,
+        )
+
+    def _finished(self, last: Answer) -> Finished:
+        """Return the end; the server's counts must be those of what it sent and was sent."""
+        usage, prompt_tokens = last.usage, sum(map(len, self._asked.prompts))
+        if usage is None:
+            raise misfit("its usage is missing")
+        if (usage.prompt_tokens, usage.completion_tokens) != (prompt_tokens, self._generated):
+            raise misfit(
+                f"it counts {usage.prompt_tokens} prompt tokens and {usage.completion_tokens} "
+                f"generated ones instead of {prompt_tokens} and {self._generated}"
+            )
+        return Finished(
+            request_id=self._asked.request_id,
+            seq=next(self._seq),
+            prompt_tokens=prompt_tokens,
+            completion_tokens=self._generated,
+        )
