@@ -111,11 +111,15 @@ def takes_gzip(scope: Scope) -> bool:
     return False
 
 
-def zipper(is_base64: bool) -> "zlib._Compress":
-    """Return a gzip compressor; one that looks for no repeats takes an eighth of the time."""
+def zipper(is_base64: bool, *, is_large: bool) -> "zlib._Compress":
+    """Return a gzip compressor.
+
+    One that looks for no repeats takes an eighth of the time. Of log probabilities, a large answer
+    is half as quick at a higher level, and smaller by a tenth.
+    """
     if is_base64:
         return zlib.compressobj(1, zlib.DEFLATED, 31, zlib.DEF_MEM_LEVEL, zlib.Z_HUFFMAN_ONLY)
-    return zlib.compressobj(6, zlib.DEFLATED, 31)
+    return zlib.compressobj(1 if is_large else 6, zlib.DEFLATED, 31)
 
 
 class Answer:
@@ -175,7 +179,7 @@ class Answer:
             headers.append((b"access-control-allow-origin", b"*"))
             headers.append((b"access-control-expose-headers", EXPOSED))
             if self._may_zip(names, body, more):
-                self._zip = zipper(self._scope.get(BASE64, False))
+                self._zip = zipper(self._scope.get(BASE64, False), is_large=more)
                 headers = [pair for pair in headers if pair[0] != b"content-length"]
                 headers += [(b"content-encoding", b"gzip"), (b"vary", b"Accept-Encoding")]
         return {**start, "headers": headers}
