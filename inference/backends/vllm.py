@@ -7,13 +7,16 @@ aborts it.
 import asyncio
 import contextlib
 import itertools
+import math
 import mmap
 import tempfile
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import replace
 from typing import BinaryIO
 
 import httpx2
+import msgspec
 from django.conf import settings
 
 from inference.backends import vllm_failures as failures
@@ -30,16 +33,19 @@ from inference.backends.vllm_request import (
     body_of,
     check_offered,
     is_streamed,
+    probe_of,
     prompt_logprobs_asked,
 )
 from inference.catalogue import ModelEntry
 from inference.client import Patience
-from inference.engine.messages import Accepted, Delta, EngineRequest, Event, Finished
+from inference.engine.messages import Accepted, Delta, EngineRequest, Event, Failed, Finished
 
 ERROR_BYTES = 64 * 1024
 """So much of an error's body is read."""
 PIECE_BYTES = 2**20
 """Bytes of a whole answer that are put on disk at once."""
+PROVEN_SECONDS = 60.0
+"""So long a server that was seen to steer is trusted to do it again."""
 DATA = b"data:"
 DONE = b"[DONE]"
 
@@ -56,6 +62,8 @@ class VllmClient:
             follow_redirects=False,
             trust_env=False,
         )
+        self._steers: dict[str, float] = {}
+        """When each model was last seen to apply steering vectors, by this process's clock."""
 
     async def close(self) -> None:
         """Close the connections."""
@@ -70,9 +78,43 @@ class VllmClient:
         `Accepted` comes once the server has answered with 200. Leaving the context closes the
         connection.
         """
-        exchange = Exchange(self._http, model, request, patience)
-        async with contextlib.aclosing(exchange.events()) as events:
+        async with contextlib.aclosing(self._events(model, request, patience)) as events:
             yield events
+
+    async def _events(
+        self, model: ModelEntry, request: EngineRequest, patience: Patience
+    ) -> AsyncGenerator[Event, None]:
+        begun = time.monotonic()
+        if request.steering and begun - self._steers.get(model.id, -math.inf) > PROVEN_SECONDS:
+            failed = await self._probe(model, request, patience)
+            if failed is not None:
+                yield failed
+                return
+            self._steers[model.id] = time.monotonic()
+        left = replace(patience, start=patience.start - (time.monotonic() - begun))
+        exchange = Exchange(self._http, model, request, left)
+        async with contextlib.aclosing(exchange.events()) as events:
+            async for event in events:
+                yield event
+
+    async def _probe(
+        self, model: ModelEntry, request: EngineRequest, patience: Patience
+    ) -> Failed | None:
+        """Have the server steer and read one token, and return why it does not, if so.
+
+        A server without vllm-lens, and one whose model has another width, answers a steered
+        request with unsteered text and no word of it; only a read tells, and no stream has one.
+        """
+        exchange = Exchange(self._http, model, probe_of(request), patience)
+        last: Event | None = None
+        async with contextlib.aclosing(exchange.events()) as events:
+            async for event in events:
+                last = event
+        if isinstance(last, Finished) and last.residuals is None:
+            last = misfit("its server applies no steering vectors").event("", 0)
+        if isinstance(last, Failed):
+            return msgspec.structs.replace(last, request_id=request.request_id, seq=0)
+        return None
 
 
 class Exchange:

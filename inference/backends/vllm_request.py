@@ -38,6 +38,19 @@ def check_offered(request: EngineRequest) -> None:
         )
 
 
+def probe_of(request: EngineRequest) -> EngineRequest:
+    """Return a request of one token with the same vectors and a read of a Layer they steer."""
+    return EngineRequest(
+        request_id=f"{request.request_id}-probe",
+        cache_scope=request.cache_scope,
+        prompts=((request.prompts[0][0],),),
+        max_tokens=1,
+        read_layers=request.steering[0].layers[:1],
+        steering=request.steering,
+        priority=request.priority,
+    )
+
+
 def prompt_logprobs_asked(request: EngineRequest) -> int | None:
     """Return how many likeliest tokens of each prompt position serve both fields.
 

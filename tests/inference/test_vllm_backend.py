@@ -383,7 +383,19 @@ def test_a_broken_read_does_not_fit(server: FakeVllm, fault: str) -> None:
     assert failed.message.startswith("Inference's answer does not fit the request: ")
 
 
+def read_of_one_token() -> dict:
+    """A recorded read, cut to the first token."""
+    body = with_ids("lens_ors_max1", [7042])
+    read = body["activations"]["residual_stream"]
+    rows_ = zstandard.ZstdDecompressor().decompress(base64.b64decode(read["data"]))
+    read["data"] = base64.b64encode(zstandard.compress(rows_[: 576 * 4])).decode()
+    read["shape"] = [1, 1, 576]
+    body["usage"] |= {"prompt_tokens": 1, "total_tokens": 2}
+    return body
+
+
 def test_steering_is_a_text_of_json_and_never_shares_its_cache(server: FakeVllm) -> None:
+    server.will(whole(read_of_one_token()))
     server.will(stream(5, "a"))
     data = np.arange(4, dtype="<f4").tobytes()
     steering = (
@@ -392,8 +404,15 @@ def test_steering_is_a_text_of_json_and_never_shares_its_cache(server: FakeVllm)
         ),
         Steering(layers=(0,), data=b"\0\1\2\3", dtype="bfloat16", shape=(1, 2)),
     )
-    ask(server, request(steering=steering))
+    assert isinstance(ask(server, request(steering=steering))[-1], Finished)
+    probe = server.next().body
+    assert (probe["prompt"], probe["max_tokens"], probe["stream"]) == ([[504]], 1, False)
+    assert probe["cache_salt"] == "r1-probe"
+    assert probe["vllm_xargs"]["output_residual_stream"] == [3]
     body = server.next().body
+    assert body["vllm_xargs"] == {
+        "apply_steering_vectors": probe["vllm_xargs"]["apply_steering_vectors"]
+    }
     assert body["cache_salt"] == "r1"
     assert body["stream"] is True
     first, second = json.loads(body["vllm_xargs"]["apply_steering_vectors"])
@@ -411,6 +430,41 @@ def test_steering_is_a_text_of_json_and_never_shares_its_cache(server: FakeVllm)
     }
     assert second["activations"]["dtype"] == "int16"
     assert second["activations"]["original_dtype"] == "torch.bfloat16"
+
+
+VECTOR = Steering(layers=(2,), data=b"\0" * 8, dtype="float32", shape=(1, 2))
+
+
+def test_a_server_that_would_answer_unsteered_is_found_out(server: FakeVllm) -> None:
+    silent = read_of_one_token()
+    del silent["activations"]
+    server.will(whole(silent))
+    (failed,) = ask(server, request(steering=(VECTOR,)))
+    assert isinstance(failed, Failed)
+    assert failed.message == (
+        "Inference's answer does not fit the request: its server applies no steering vectors."
+    )
+    assert failed.request_id == "r1"
+    server.next()
+    assert server.seen.empty()
+
+
+def test_a_server_that_steered_lately_is_not_probed_again(server: FakeVllm) -> None:
+    server.will(whole(read_of_one_token()))
+    server.will(stream(5, "a"))
+    server.will(stream(5, "a"))
+
+    async def run() -> list[Event]:
+        client, last = VllmClient(), []
+        for _ in range(2):
+            asked = request(steering=(VECTOR,))
+            async with client.complete(model(server), asked, Patience(start=5, gap=5)) as events:
+                last.append([event async for event in events][-1])
+        await client.close()
+        return last
+
+    assert all(isinstance(last, Finished) for last in asyncio.run(run()))
+    assert [server.next().body["request_id"] for _ in range(3)] == ["r1-probe", "r1", "r1"]
 
 
 @pytest.mark.parametrize(
