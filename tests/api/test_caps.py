@@ -73,8 +73,12 @@ def test_generated_tokens_in_all():
 
 
 @pytest.mark.row("C-182")
-def test_no_tokens_count_as_one_each():
-    caps.check_output(asked(n=128, max_tokens=0, echo=True))
+def test_no_tokens_count_as_one_each(settings):
+    settings.BASALT = settings.BASALT.model_copy(update={"max_output_tokens": 5})
+    caps.check_output(asked(n=5, max_tokens=0, echo=True))
+    failure = refused(caps.check_output, asked(prompts=2, n=3, max_tokens=0, echo=True))
+    assert failure.param == "max_tokens"
+    assert failure.message.endswith("n = 3 times max_tokens = 0 for each of 2 prompts is 6.")
     assert caps.tokens_to_hold(asked(n=3, max_tokens=0, echo=True), (4,), 0) == 4 + 3
 
 
