@@ -249,6 +249,11 @@ def test_values_within_the_ranges_are_taken(fields, attribute, value):
     assert getattr(read(**fields), attribute) == value
 
 
+@pytest.mark.row("C-161")
+def test_the_user_of_a_request_changes_nothing():
+    assert read(user="somebody") == read(user="") == read(user=None) == read()
+
+
 @pytest.mark.row("C-160")
 @pytest.mark.parametrize(
     ("sent", "priority"),
@@ -430,6 +435,7 @@ BAD = [
     "C-157",
     "C-158",
     "C-159",
+    "C-161",
     "C-162",
     "C-163",
     "C-164",
