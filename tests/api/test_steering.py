@@ -12,6 +12,7 @@ from django.conf import settings
 
 from api.bodies import completion_request
 from api.json_body import read_json
+from api.routes import body_cap
 from completions.failures import Failure
 from completions.request import CompletionRequest
 from inference.engine.messages import Steering
@@ -407,6 +408,16 @@ def test_spans_go_with_neither_positions_nor_a_list_of_vectors():
 )
 def test_spans_that_are_none(spans):
     assert refusal(ONE | {"position_spans": spans})
+
+
+@pytest.mark.row("C-664")
+def test_eight_vectors_over_all_layers_fit_into_one_body():
+    """Numbers as they come from a model, which hardly get smaller when they are compressed."""
+    array = np.random.default_rng(7).standard_normal((32, 4_096), dtype=np.float32)
+    vector = {"activations": encoded(array), "layer_indices": list(range(32))}
+    body = json.dumps({"prompt": "a", FIELD: [vector] * 8}).encode()
+    assert len(body) <= body_cap("/v1/completions")
+    assert len(completion_request(read_json(body)).steering) == 8
 
 
 @pytest.mark.row("C-189", "C-269", "C-664")
