@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from inference import catalogue, valkey
@@ -259,6 +260,37 @@ def test_a_start_shows_its_stage_and_its_age(caller, report, stage, name):
     assert 40 <= body["boot"]["stage_age_s"] < 60
 
 
+@pytest.mark.row("C-130", "C-132", "C-626")
+def test_a_start_moves_through_its_stages_in_order(caller, fleet):
+    worker = WorkerReport(
+        worker_id=uuid4().hex,
+        model_id="tiny-other",
+        stage=Stage.CONTAINER_STARTED,
+        started_at=time.time(),
+        idle_since=None,
+        host="test",
+        pid=1,
+    )
+    fleet.ask("tiny-other")
+    try:
+        seen = [status_of(caller)]
+        for stage in (Stage.CONTAINER_STARTED, Stage.WEIGHTS_LOADING, Stage.WEIGHTS_LOADED):
+            fleet.report(msgspec.structs.replace(worker, stage=stage))
+            seen.append(status_of(caller))
+        fleet.report(msgspec.structs.replace(worker, stage=Stage.SERVING))
+        served = status_of(caller)
+    finally:
+        fleet.retire(worker)
+        valkey.connection().delete(valkey.demand("tiny-other"))
+    assert [(each["warm"], each["boot"]["stage"]) for each in seen] == [
+        (False, "waiting_for_gpu"),
+        (False, "container_started"),
+        (False, "weights_loading"),
+        (False, "weights_loaded"),
+    ]
+    assert (served["warm"], served["boot"]) == (True, None)
+
+
 @pytest.mark.row("C-131", "C-134", "C-659")
 def test_a_request_that_waits_for_a_container_shows_since_when(caller, fleet):
     fleet.ask("tiny-other")
@@ -304,12 +336,13 @@ def test_a_serving_container_makes_a_model_warm(caller, report):
     assert body["boot"]["stage"] == "container_started"
 
 
-@pytest.mark.row("C-135", "C-628")
-def test_status_and_health_ask_for_no_container(caller, fleet):
+@pytest.mark.row("C-135", "C-628", "C-636")
+def test_status_and_health_ask_for_no_container(caller, fleet, scripted):
     for _ in range(3):
         status_of(caller)
         assert caller.client.get("/health").status_code == 200
     assert fleet.demand("tiny-other") is None
+    assert scripted.asked.empty()
 
 
 @pytest.mark.row("C-134")
