@@ -228,7 +228,7 @@ async def lowered_hold(admission, caps, request, model, key):
 # Refusals
 
 
-@pytest.mark.row("C-084", "C-308", "C-356", "C-357", "C-360")
+@pytest.mark.row("C-084", "C-308", "C-356", "C-357", "C-360", "C-654")
 @pytest.mark.case("B06")
 def test_without_room_for_one_token_a_request_is_refused(make_caller, scripted):
     caller = make_caller(tokens=4)
@@ -548,7 +548,7 @@ def tight(database, tiny_catalogue, logs):
         yield running
 
 
-@pytest.mark.row("C-094", "C-348", "C-354", "C-633", "C-635", "C-686")
+@pytest.mark.row("C-094", "C-348", "C-354", "C-633", "C-635", "C-654", "C-686")
 def test_a_busy_database(tight, make_caller, scripted):
     caller, other = make_caller(at=tight), make_caller(at=tight)
     finishing = InBackground(caller.client, BODY)

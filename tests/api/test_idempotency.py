@@ -187,7 +187,7 @@ def test_another_request_with_the_key_conflicts(caller, scripted):
     assert caller.left() == 100_000 - 3
 
 
-@pytest.mark.row("C-078", "C-079", "C-395", "C-397")
+@pytest.mark.row("C-078", "C-079", "C-395", "C-397", "C-654")
 @pytest.mark.parametrize("body", [BODY, STREAM])
 def test_while_the_first_runs_a_repeat_is_told_so(caller, scripted, body):
     first = start(caller, body)

@@ -50,7 +50,7 @@ def test_a_bucket_takes_a_burst_of_600_and_refills_one_in_a_tenth_of_a_second(na
     key_bucket(uuid4().hex, Bucket(name)).take()
 
 
-@pytest.mark.row("C-085", "C-364", "C-365", "C-366", "C-367", "C-368")
+@pytest.mark.row("C-085", "C-364", "C-365", "C-366", "C-367", "C-368", "C-654")
 def test_each_key_has_two_buckets_that_hold_across_processes(narrow, twin, make_caller, scripted):
     from accounts.keys import create_key
     from accounts.models import User
@@ -95,7 +95,7 @@ def test_completions_use_the_work_bucket(narrow_caller, scripted):
 # The line
 
 
-@pytest.mark.row("C-086", "C-370", "C-371", "C-372", "C-374")
+@pytest.mark.row("C-086", "C-370", "C-371", "C-372", "C-374", "C-654")
 def test_a_full_line_refuses_and_other_routes_answer(narrow, twin, make_caller, scripted):
     caller = make_caller(at=narrow)
     elsewhere = twin.client(caller.secret)
@@ -160,7 +160,7 @@ def test_the_places_of_one_key_are_not_anothers(narrow, make_caller, scripted):
 # The model's places
 
 
-@pytest.mark.row("C-095", "C-375", "C-348")
+@pytest.mark.row("C-095", "C-375", "C-348", "C-654")
 def test_a_model_with_its_most_requests_in_flight_refuses(narrow, make_caller, scripted):
     callers = [make_caller(at=narrow) for _ in range(3)]
     requests = [InBackground(callers[number // 2].client, BODY) for number in range(5)]
@@ -192,7 +192,7 @@ def run(caller, scripted, code: FailureCode | None) -> int | None:
     return request.done().status
 
 
-@pytest.mark.row("C-376", "C-377", "C-381", "C-095", "C-632", "C-633", "C-686")
+@pytest.mark.row("C-376", "C-377", "C-381", "C-095", "C-632", "C-633", "C-654", "C-686")
 def test_failures_in_a_row_open_the_breaker_for_every_process(
     narrow, twin, make_caller, narrow_caller, scripted
 ):
