@@ -49,7 +49,7 @@ def test_every_recording_has_a_use() -> None:
     assert compared == set(golden.recordings())
 
 
-@pytest.mark.row("C-661", "C-662", "C-663", "C-200")
+@pytest.mark.row("C-198", "C-200", "C-661", "C-662", "C-663")
 @pytest.mark.parametrize("name", _ANSWERED)
 def test_text_and_ends_are_the_recorded_ones(
     name: str, answers: dict[str, Answer], smollm2: Bench

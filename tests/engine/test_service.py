@@ -68,6 +68,7 @@ def engine(tiny: Bench, inbox: Inbox) -> Iterator[Engine]:
     engine.stop(0)
 
 
+@pytest.mark.row("C-626")
 def test_load_reports_its_stages_and_answers(tiny_folder: Path, inbox: Inbox, tiny: Bench) -> None:
     stages: list[LoadStage] = []
     engine = Engine.load(
