@@ -108,7 +108,7 @@ def test_loglikelihoods_are_those_of_transformers(outcome, plain: Plain) -> None
 @pytest.mark.case("P02")
 def test_rolling_loglikelihoods_are_those_of_transformers(outcome, plain: Plain) -> None:
     """The first token is scored too, after the token that lm-eval puts in front of a text."""
-    start = plain.tokenizer.decode([plain.tokenizer.eos_token_id])
+    start = plain.tokenizer.bos_token
     for sample in outcome["facts_rolling"]:
         ((text,),) = arguments(sample)
         expected, _ = plain.score(start, text)
