@@ -54,7 +54,9 @@ def instance() -> Iterator[Up]:
 
     folder = Path(tempfile.mkdtemp(prefix="basalt-crash-"))
     folder.chmod(0o755)
-    make_llama(folder / "source", config=llama_config(max_position_embeddings=8192, eos_token_id=None))
+    make_llama(
+        folder / "source", config=llama_config(max_position_embeddings=8192, eos_token_id=None)
+    )
     catalogue = folder / "catalogue.toml"
     catalogue.write_text(CATALOGUE.format(folder=folder / "source"))
     up = Up(
