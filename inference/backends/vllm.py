@@ -138,8 +138,9 @@ class Exchange:
     async def events(self) -> AsyncGenerator[Event, None]:
         """Yield the events; the last is Finished or Failed."""
         try:
-            async for event in self._answer():
-                yield event
+            async with contextlib.aclosing(self._answer()) as answer:
+                async for event in answer:
+                    yield event
         except Broken as broken:
             yield broken.event(self._asked.request_id, next(self._seq))
 
@@ -158,8 +159,9 @@ class Exchange:
                 request_id=self._asked.request_id, seq=next(self._seq), worker_id=address
             )
             gained = self._streamed(answer) if is_streamed(self._asked) else self._whole(answer)
-            async for event in gained:
-                yield event
+            async with contextlib.aclosing(gained):
+                async for event in gained:
+                    yield event
         finally:
             await answer.aclose()
 
