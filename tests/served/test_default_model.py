@@ -105,3 +105,15 @@ def test_32_requests_at_once_are_all_answered(
     assert all(together)
     with capsys.disabled():
         print(f"\n32 at once are {in_turn / at_once:.1f} times as fast as one by one")
+
+
+@pytest.mark.row("C-223")
+def test_the_same_request_gives_the_same_tokens_again(sdk: OpenAI) -> None:
+    for settings in ({"temperature": 0}, {"temperature": 1, "seed": 11}):
+        answers = [
+            sdk.completions.create(model=MODEL, prompt=PARIS, max_tokens=12, **settings)
+            .choices[0]
+            .text
+            for _ in range(3)
+        ]
+        assert len(set(answers)) == 1
