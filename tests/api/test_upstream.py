@@ -238,7 +238,6 @@ MESSAGES = {
 @pytest.mark.row(
     "C-063", "C-096", "C-097", "C-098", "C-099", "C-100", "C-101", "C-102", "C-103", "C-104",
     "C-105", "C-107", "C-108", "C-109", "C-110", "C-111", "C-211", "C-654", "C-655", "C-657",
-    "U-04",
 )  # fmt: skip
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("name", ROWS)
