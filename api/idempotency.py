@@ -8,7 +8,7 @@ back late, it finds the row no longer its own and is not paid.
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -25,6 +25,7 @@ from django.utils import timezone
 
 from api.authentication import header
 from api.models import KEY_LENGTH, IdempotencyKey, KeyState
+from api.numbers import whole
 from completions.failures import Failure, invalid
 from completions.generation import RecordLost
 from completions.owner import current_owner, replace_owner
@@ -34,6 +35,8 @@ log = structlog.get_logger()
 FOLDER = "idempotency"
 LOOKS = 5
 """Tries to take a key that is freed at the same moment, before it counts as running."""
+ITEMS_AT_ONCE = 1000
+"""Items of a list that are written at once."""
 
 # The lease is locked against the reaper, and a dead one takes nothing.
 _TAKE = """
@@ -82,18 +85,37 @@ def fingerprint(method: str, path: str, value: object) -> str:
     `value` is the JSON value of the body: the order of names, white space and `2` for `2.0` make
     no difference.
     """
-    body = json.dumps(_canonical(value), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(f"{method} {path}\n{body}".encode()).hexdigest()
+    digest = hashlib.sha256(f"{method} {path}\n".encode())
+    for piece in _canonical(value):
+        digest.update(piece.encode())
+    return digest.hexdigest()
 
 
-def _canonical(value: object) -> object:
+def _canonical(value: object) -> Iterator[str]:
+    """Yield the value's one text in pieces, so that other threads run in between."""
     if isinstance(value, dict):
-        return {name: _canonical(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_canonical(each) for each in value]
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
+        separator = "{"
+        for name in sorted(value):
+            yield f"{separator}{json.dumps(name)}:"
+            yield from _canonical(value[name])
+            separator = ","
+        yield "{}" if separator == "{" else "}"
+    elif isinstance(value, list):
+        separator = "["
+        for start in range(0, len(value), ITEMS_AT_ONCE):
+            some = value[start : start + ITEMS_AT_ONCE]
+            if any(isinstance(each, dict | list) for each in some):
+                for each in some:
+                    yield separator
+                    yield from _canonical(each)
+                    separator = ","
+            else:
+                plain = json.dumps([whole(each) for each in some], separators=(",", ":"))
+                yield separator + plain[1:-1]
+                separator = ","
+        yield "[]" if separator == "[" else "]"
+    else:
+        yield json.dumps(whole(value))
 
 
 class Attempt:

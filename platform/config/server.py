@@ -7,6 +7,7 @@ waits while the connection is full, up to the time after which a reader counts a
 """
 
 import asyncio
+import contextlib
 import io
 import signal
 import sys
@@ -33,6 +34,8 @@ from billing.models import OwnerKind
 from completions.failures import ClientLeft
 from completions.generation import late_ends
 from completions.owner import own_as
+from inference import catalogue
+from inference.tokenizers import TokenizerMissing, counter_for
 
 log = structlog.get_logger()
 
@@ -251,10 +254,17 @@ class Server(daphne_server.Server):  # type: ignore[misc]
             self.stop()
 
 
+def load_tokenizer() -> None:
+    """Load the default model's tokenizer, which would hold the first streams up later."""
+    with contextlib.suppress(TokenizerMissing):
+        counter_for(catalogue.current().default)
+
+
 def serve(*, fd: int | None, host: str, port: int) -> None:
     """Serve the application on an inherited socket, or on `host` and `port`, until a signal."""
     from config.asgi import application
 
+    load_tokenizer()
     ownership = own_as(OwnerKind.WEB)
     endpoints = (
         build_endpoint_description_strings(file_descriptor=fd)
