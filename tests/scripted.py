@@ -6,7 +6,7 @@ the client is the real thing, and a test decides what Inference does.
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -117,6 +117,8 @@ class ScriptedEngine:
         self.is_dead = False
         self.answers: tuple[str, ...] | None = None
         """Texts with which every request is answered at once, when set."""
+        self.policy: Callable[[Asked], None] | None = None
+        """What becomes of every request at once, when set."""
         self._emit: Emit | None = None
 
     def start(self, emit: Emit) -> None:
@@ -130,7 +132,9 @@ class ScriptedEngine:
         asked = Asked(self, request)
         self.running[request.request_id] = asked
         self.emit([Accepted(request_id=request.request_id, seq=0, worker_id=worker_id)])
-        if self.answers is not None:
+        if self.policy is not None:
+            self.policy(asked)
+        elif self.answers is not None:
             asked.answer(*self.answers)
         else:
             self.asked.put(asked)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -29,24 +30,41 @@ def _check(value: object, schema: dict[str, object]) -> None:
 def conform_answer(answer: httpx.Response) -> None:
     """Check the status, the headers and the JSON body of an answer; a hook for httpx."""
     answer.read()
-    path, method = answer.request.url.path, answer.request.method
+    check_answer(
+        answer.request.method,
+        answer.request.url.path,
+        answer.status_code,
+        answer.headers,
+        answer.content,
+    )
+
+
+def check_answer(
+    method: str, path: str, status: int, headers: Mapping[str, str], body: bytes
+) -> None:
+    """Check an answer to a request; names of headers in lower case."""
     if not path.startswith("/v1") and path != "/health":
         return
-    assert re.fullmatch(r"[\w-]{1,64}", answer.headers["x-request-id"])
-    assert answer.headers["access-control-allow-origin"] == "*"
+    assert re.fullmatch(r"[\w-]{1,64}", headers["x-request-id"])
+    assert headers["access-control-allow-origin"] == "*"
     if method not in ("GET", "POST", "DELETE"):
         return
-    if answer.headers["content-type"] != "application/json":
-        assert answer.headers["content-type"].startswith("text/event-stream")
+    if headers["content-type"] != "application/json":
+        assert headers["content-type"].startswith("text/event-stream")
         return
     operation = _operation(path, method.lower())
-    if answer.status_code in (404, 405) or operation is None:
-        conform(answer.json(), "ErrorResponse")
+    value = json.loads(body, parse_constant=_refuse_number)
+    if status in (404, 405) or operation is None:
+        conform(value, "ErrorResponse")
     else:
-        described = operation["responses"][str(answer.status_code)]
-        _check(answer.json(), described["content"]["application/json"]["schema"])
-    if answer.status_code >= 400 and "error" in answer.json():
-        assert answer.json()["request_id"] == answer.headers["x-request-id"]
+        described = operation["responses"][str(status)]
+        _check(value, described["content"]["application/json"]["schema"])
+    if status >= 400 and "error" in value:
+        assert value["request_id"] == headers["x-request-id"]
+
+
+def _refuse_number(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON number")
 
 
 def _operation(path: str, method: str) -> dict[str, dict[str, dict]] | None:

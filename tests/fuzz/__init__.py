@@ -1,0 +1,1 @@
+"""Schemathesis against the served document."""
