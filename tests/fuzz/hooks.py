@@ -4,6 +4,7 @@ Schemathesis loads this module by SCHEMATHESIS_HOOKS, in a process without Djang
 """
 
 import json
+import zlib
 from typing import Any
 
 import schemathesis
@@ -12,31 +13,87 @@ from schemathesis import Case, CheckContext, HookContext, Response
 from tests.contract.wire import check_answer, conform
 
 SERVED = ("tiny", "basalt/tiny-llama")
-SMALL = 64
+VOCABULARY = 384
+FITTING = 64
+"""Tokens that always fit the context of the tiny model."""
+
+
+def every_second(value: object) -> bool:
+    """The same for the same value, so that a failure can be repeated."""
+    return zlib.crc32(repr(value).encode()) % 2 == 0
 
 
 @schemathesis.hook
 def map_path_parameters(context: HookContext, path_parameters: Any) -> Any:
     """Every second name of a model is one that is served."""
-    if path_parameters and len(str(path_parameters.get("model_id", ""))) % 2:
-        path_parameters["model_id"] = SERVED[len(path_parameters["model_id"]) % 3 == 0]
+    if path_parameters and "model_id" in path_parameters:
+        name = path_parameters["model_id"]
+        if every_second(name):
+            path_parameters["model_id"] = SERVED[every_second((name,))]
     return path_parameters
 
 
 @schemathesis.hook
-def map_body(context: HookContext, body: Any) -> Any:
-    """Take out valid values that would end most requests before they reach the engine.
+def map_headers(context: HookContext, headers: Any) -> Any:
+    """Keep every second Idempotency-Key: a random one often stands twice, which is refused."""
+    for name in [name for name in headers or () if name.lower() == "idempotency-key"]:
+        if headers[name] and every_second(headers[name]):
+            del headers[name]
+    return headers
 
-    A random name of a model is never served, and a large `max_tokens` never fits the context.
+
+@schemathesis.hook
+def map_body(context: HookContext, body: Any) -> Any:
+    """Change valid values that would end most requests before they reach the engine.
+
+    A random name of a model is never served, random ids are not in the vocabulary, a random
+    `max_tokens` never fits the context, and random fields exclude each other. What is not valid
+    stays as it is, and so does every second body.
     """
-    if not isinstance(body, dict):
+    if not isinstance(body, dict) or not every_second(body):
         return body
-    model, most = body.get("model"), body.get("max_tokens")
+    model = body.get("model")
     if isinstance(model, str) and "\0" not in model:
-        body.pop("model")
-    if type(most) is int and SMALL < most <= 32_000 and most % 4:
-        body["max_tokens"] = most % SMALL + 1
+        del body["model"]
+    if _whole(body.get("max_tokens"), 1, 32_000):
+        body["max_tokens"] = body["max_tokens"] % FITTING + 1
+    if _whole(body.get("n"), 1, 128):
+        body["n"] = body["n"] % 3 + 1
+    if body.get("max_tokens") is None:
+        body["max_tokens"] = 2
+    if "prompt" in body:
+        body["prompt"] = _prompt(body["prompt"])
+    _settle_conflicts(body)
     return body
+
+
+def _whole(value: object, least: int, most: int) -> bool:
+    return type(value) is int and least <= value <= most
+
+
+def _prompt(value: object) -> object:
+    """Ids of the vocabulary in place of others, and a text in place of nothing."""
+    if value in ("", [], [""], [[]]):
+        return "Hello"
+    if isinstance(value, list) and value:
+        if all(type(each) is int for each in value):
+            return [each % VOCABULARY for each in value][:FITTING]
+        if all(isinstance(each, list) for each in value):
+            return [_prompt(each) for each in value][:3]
+    return value
+
+
+def _settle_conflicts(body: dict[str, Any]) -> None:
+    """Keep one of two fields that exclude each other."""
+    if isinstance(body.get("stream_options"), dict):
+        body["stream"] = True
+    if body.get("stream") is True and _whole(body.get("prompt_logprobs"), -1, 100):
+        del body["prompt_logprobs"]
+    reads = body.get("output_residual_stream")
+    if reads is True or (isinstance(reads, list) and all(_whole(each, 0, 10**9) for each in reads)):
+        body["output_residual_stream"] = True if reads is True else [each % 4 for each in reads]
+        if _whole(body.get("n"), 2, 128):
+            del body["n"]
 
 
 @schemathesis.check
