@@ -13,15 +13,20 @@ def test_the_table_of_settings_is_that_of_the_code() -> None:
     assert (ROOT / "docs" / "settings.md").read_text() == page()
 
 
+LOCKED = sorted(path.name for path in ROOT.glob("requirements*.txt"))
+PAGE = "tests/clients/page/package-lock.json"
+
+
 def test_the_lock_files_name_no_address() -> None:
-    for name in ("requirements.txt", "requirements-dev.txt"):
+    assert len(LOCKED) == 4
+    for name in (*LOCKED, PAGE):
         text = (ROOT / name).read_text()
         assert "://" not in text
         assert "--index-url" not in text
 
 
 def test_every_requirement_has_an_exact_version() -> None:
-    for name in ("requirements.txt", "requirements-dev.txt"):
+    for name in LOCKED:
         lines = (ROOT / name).read_text().splitlines()
         wanted = [line for line in lines if line and not line.startswith((" ", "#", "-"))]
         assert wanted
