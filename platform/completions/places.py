@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 LEASE_MS = 10_000
 LOOK_SECONDS = 0.05
-"""How often a Completion in line looks whether it is its turn."""
+"""How often the first of a process's Completions in a line looks whether it is its turn."""
 
 _PURGE = """
 local t = redis.call('TIME')
@@ -34,7 +34,7 @@ local function purge(set) redis.call('ZREMRANGEBYSCORE', set, '-inf', now) end
 """
 
 # KEYS running, line, alive, counter; ARGV member, lease, most running, most waiting.
-# Answers 1 for a place, 2 for a turn in the line, 0 when the line is full.
+# Answers 1 for a place, 0 when the line is full, minus its number for a turn in the line.
 _ENTER = (
     _PURGE
     + """
@@ -45,6 +45,7 @@ end
 purge(KEYS[3])
 local free = tonumber(ARGV[3]) - redis.call('ZCARD', KEYS[1])
 local rank = redis.call('ZRANK', KEYS[2], ARGV[1])
+local number = redis.call('ZSCORE', KEYS[2], ARGV[1])
 local ahead = rank or redis.call('ZCARD', KEYS[2])
 if ahead < free then
   redis.call('ZREM', KEYS[2], ARGV[1])
@@ -55,11 +56,12 @@ if ahead < free then
 end
 if not rank then
   if ahead >= tonumber(ARGV[4]) then return 0 end
-  redis.call('ZADD', KEYS[2], redis.call('INCR', KEYS[4]), ARGV[1])
+  number = redis.call('INCR', KEYS[4])
+  redis.call('ZADD', KEYS[2], number, ARGV[1])
 end
 redis.call('ZADD', KEYS[3], now + ARGV[2], ARGV[1])
 for i = 2, 4 do redis.call('PEXPIRE', KEYS[i], 2 * ARGV[2]) end
-return 2
+return -tonumber(number)
 """
 )
 
@@ -98,6 +100,10 @@ def _line(key_id: str) -> list[str]:
     return [f"{valkey.PREFIX}places:{part}:{key_id}" for part in ("line", "alive", "counter")]
 
 
+def _alive(key_id: str) -> str:
+    return _line(key_id)[1]
+
+
 def _in_flight(model_id: str) -> str:
     return f"{valkey.PREFIX}places:model:{model_id}"
 
@@ -112,6 +118,7 @@ class Places:
         self._count = connection.register_script(_COUNT)
         self._valkey = connection
         self._held: set[tuple[str, str]] = set()
+        self._lines: dict[str, dict[tuple[int, str], asyncio.Event]] = {}
         self._lock = threading.Lock()
         threading.Thread(target=self._renew_forever, name="places", daemon=True).start()
 
@@ -129,8 +136,12 @@ class Places:
         limits = [LEASE_MS, env.max_inflight_per_key, env.max_queued_per_key]
         with self._lock:
             answer = cast("int", self._enter(keys=keys, args=[member, *limits]))
+            waits = (_alive(key_id), member)
             if answer == 1:
                 self._held.add((_running(key_id), member))
+                self._held.discard(waits)
+            elif answer < 0:
+                self._held.add(waits)
         return answer
 
     def _try_model(self, model_id: str, member: str) -> bool:
@@ -171,14 +182,37 @@ class Places:
         """
         env = settings.BASALT
         try:
-            while (answer := await self._look(key_id, member)) == 2:
-                await asyncio.sleep(LOOK_SECONDS)
+            answer = await self._look(key_id, member)
+            if answer < 0:
+                answer = await self._wait(key_id, member, -answer)
             if answer == 0:
                 raise queue_full(env.max_inflight_per_key, env.max_queued_per_key)
             yield
         finally:
             sets = [_running(key_id), *_line(key_id)[:2]]
             await asyncio.shield(asyncio.to_thread(self._leave, member, sets))
+
+    async def _wait(self, key_id: str, member: str, number: int) -> int:
+        """Wait in the line: of this process's Completions there only the first looks.
+
+        None of them can have its turn before it, and the line's keys live on by its looks. A
+        restarted Valkey counts anew, so a number alone may stand for two.
+        """
+        line = self._lines.setdefault(key_id, {})
+        waiter = (number, member)
+        line[waiter] = asyncio.Event()
+        line[min(line)].set()
+        try:
+            await line[waiter].wait()
+            while (answer := await self._look(key_id, member)) < 0:
+                await asyncio.sleep(LOOK_SECONDS)
+            return answer
+        finally:
+            del line[waiter]
+            if line:
+                line[min(line)].set()
+            else:
+                self._lines.pop(key_id, None)
 
     async def _look(self, key_id: str, member: str) -> int:
         return await to_its_end(asyncio.to_thread(self._try_key, key_id, member))
