@@ -39,12 +39,14 @@ class Completion(msgspec.Struct):
     choices: list[Choice]
 
 
-def read_whole(web: Web, key: str, body: object, path: Path, *, gzip: bool) -> None:
+def read_whole(
+    web: Web, key: str, body: object, path: Path, *, gzip: bool, headers: str = ""
+) -> None:
     """Write the body of an answer into a file, unzipped."""
     inflate = zlib.decompressobj(31)
     host, port = web.address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=120) as connection:
-        headers = "Accept-Encoding: gzip\r\n" if gzip else ""
+        headers += "Accept-Encoding: gzip\r\n" if gzip else ""
         connection.sendall(request_bytes(web, key, body, headers))
         got = b""
         while b"\r\n\r\n" not in got:
@@ -53,9 +55,10 @@ def read_whole(web: Web, key: str, body: object, path: Path, *, gzip: bool) -> N
         assert head.split(b" ", 2)[1] == b"200", got[:1000]
         assert (b"content-encoding: gzip" in head.lower()) == gzip
         with path.open("wb") as file:
-            while rest:
-                file.write(inflate.decompress(rest) if gzip else rest)
-                rest = connection.recv(MIB)
+            part = rest or connection.recv(MIB)
+            while part:
+                file.write(inflate.decompress(part) if gzip else part)
+                part = connection.recv(MIB)
     assert inflate.eof == gzip
 
 
@@ -173,3 +176,21 @@ def test_large_answers_wait_for_their_turn(
     print(f"\neight large answers: at most {most} under way, {peak.mib:.0f} MiB at most")
     assert 1 <= most <= 2
     assert len({path.stat().st_size for path in paths}) == 1
+
+
+@pytest.mark.row("C-391")
+def test_a_large_answer_with_a_key_is_kept_and_sent_again_in_pieces(
+    load_web: Web, new_user: Callable[..., Caller], tmp_path: Path
+) -> None:
+    caller, paths = new_user(load_web), [tmp_path / "first", tmp_path / "again"]
+    body = {"prompt": PROMPT[:64], "max_tokens": 1, "prompt_logprobs": -1}
+    key = "Idempotency-Key: large\r\n"
+    with ticking_worker(TICK), Peak(load_web) as peak:
+        for path in paths:
+            read_whole(load_web, caller.secret, body, path, gzip=False, headers=key)
+    size = paths[0].stat().st_size
+    print(f"\nkept and sent again: {size / MIB:.0f} MiB of JSON, {peak.mib:.0f} MiB at most")
+    assert size > 200 * MIB
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert peak.bytes < 400 * MIB
+    assert caller.left() == 10**9 - 65
