@@ -16,7 +16,7 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from rest_framework.request import Request
 
 from api.routes import ROUTES, Operation, Route
-from api.schemas import CompletionChunk
+from api.schemas import CompletionChunk, ErrorResponse
 from api.views import ContractView
 
 Json = dict[str, object]
@@ -28,6 +28,7 @@ IDEMPOTENCY_KEY: Json = {
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
 }
 BEARER = "bearer"
+DONE: Json = {"enum": ["[DONE]"], "description": "The last event"}
 BOUNDS = {"ge": "minimum", "le": "maximum"}
 ROWS = re.compile(r" \([CU]-\d[^)]*\)")
 REFERENCES = "#/components/schemas/{model}"
@@ -138,6 +139,19 @@ def _operation(route: Route, operation: Operation, references: dict[type[BaseMod
     return described
 
 
+def _event(data: Json) -> Json:
+    """Return the schema of one event of a stream, as readers of the document take it apart."""
+    return {
+        "type": "object",
+        "properties": {
+            "data": {"type": "string", **data},
+            "event": {"type": "string", "enum": ["message"]},
+        },
+        "required": ["data", "event"],
+        "additionalProperties": False,
+    }
+
+
 def _response(
     status: int,
     model: type[BaseModel],
@@ -146,12 +160,7 @@ def _response(
 ) -> Json:
     content: Json = {"application/json": {"schema": references[model]}}
     if status == HTTPStatus.OK and operation.streams:
-        content["text/event-stream"] = {
-            "schema": {
-                "type": "string",
-                "description": "Events whose data is a chunk as JSON; the last is `[DONE]`.",
-                "contentMediaType": "application/json",
-                "contentSchema": references[CompletionChunk],
-            }
-        }
+        chunk: Json = {"anyOf": [references[CompletionChunk], references[ErrorResponse]]}
+        said: Json = {"contentMediaType": "application/json", "contentSchema": chunk}
+        content["text/event-stream"] = {"schema": {"anyOf": [_event(said), _event(DONE)]}}
     return {"description": HTTPStatus(status).phrase, "content": content}

@@ -70,7 +70,7 @@ class Route:
         texts = [re.escape(text) for text in parts[::2]]
         groups = [f"(?P<{name}>{self.patterns.get(name, '[^/]+')})" for name in names]
         body = "".join(text + group for text, group in zip(texts, [*groups, ""], strict=True))
-        return re.compile(f"^{body}$")
+        return re.compile(rf"^{body}\Z")
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -84,8 +84,8 @@ class Route:
         return env.harvest_max_body_size if self.large_bodies else env.max_body_size
 
 
-ANY_NAME = {"model_id": ".+"}
-"""A served name has a slash (C-124)."""
+ANY_NAME = {"model_id": "(?s:.+)"}
+"""A served name has a slash (C-124). One that is not served may hold anything, line ends too."""
 
 ROUTES: tuple[Route, ...] = (
     Route(

@@ -136,3 +136,19 @@ def test_the_bodys_bounds_are_the_contracts(document):
             assert mine
         else:
             assert mine == stated, name
+
+
+def test_a_stream_is_described_event_by_event(document):
+    """A chunk, an error or `[DONE]`, as readers of the document take a stream apart."""
+    ours, expected = (
+        each["paths"]["/v1/completions"]["post"]["responses"]["200"]["content"]["text/event-stream"]
+        for each in (document, DOCUMENT)
+    )
+    chunk, done = ours["schema"]["anyOf"]
+    shapes = chunk["properties"]["data"].pop("contentSchema")["anyOf"]
+    assert [shape["$ref"].rpartition("/")[2] for shape in shapes] == [
+        "CompletionChunk",
+        "ErrorResponse",
+    ]
+    done["properties"]["data"].pop("description")
+    assert ours["schema"] == expected["schema"]

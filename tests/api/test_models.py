@@ -199,6 +199,19 @@ def test_a_completion_on_an_unlisted_model_is_400(caller, scripted, name):
     assert caller.left() == 100_000
 
 
+@pytest.mark.parametrize("name", ["one%0Atwo", "%0A", "one%0A", "one%2F%0Atwo", "one%E2%80%A8two"])
+@pytest.mark.parametrize("ending", ["", "/status"])
+def test_a_name_with_line_ends_is_a_name_that_is_not_served(caller, name, ending):
+    answer = caller.client.get(f"/v1/models/{name}{ending}")
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "model_not_found"
+
+
+def test_a_line_end_after_a_path_makes_another_path(caller):
+    assert caller.client.get("/v1/models%0A").status_code == 404
+    assert caller.client.get("/health%0A").status_code == 404
+
+
 @pytest.mark.row("C-143", "C-144")
 @pytest.mark.parametrize("sent", [{}, {"model": None}, {"model": "tiny"}])
 def test_a_completion_runs_on_the_default_model_and_names_it(caller, scripted, sent):
