@@ -112,10 +112,10 @@ class Sent:
 class Streams:
     """Streams that run beside a kill."""
 
-    def __init__(self, up: Up, key: str) -> None:
+    def __init__(self, up: Up, key: str, tokens: int = 8000) -> None:
         self.sent = [Sent() for _ in range(STREAMS)]
         self._started = threading.Semaphore(0)
-        self._up, self._key = up, key
+        self._up, self._key, self._tokens = up, key, tokens
         self._threads = [threading.Thread(target=self._run, args=(s,)) for s in self.sent]
         for thread in self._threads:
             thread.start()
@@ -130,7 +130,7 @@ class Streams:
             assert not thread.is_alive(), "a stream neither ended nor failed"
 
     def _run(self, sent: Sent) -> None:
-        body = {"prompt": PROMPT, "max_tokens": 8000, "temperature": 0, "stream": True}
+        body = {"prompt": PROMPT, "max_tokens": self._tokens, "temperature": 0, "stream": True}
         try:
             with httpx.stream(
                 "POST",
@@ -233,7 +233,7 @@ def test_a_killed_engine_fails_its_streams_and_what_they_sent_is_paid(instance: 
 
 def test_a_killed_runner_disturbs_no_stream(instance: Up) -> None:
     key, email = key_with(instance, 1_000_000)
-    streams = Streams(instance, key)
+    streams = Streams(instance, key, tokens=600)
     streams.wait_started()
     dead = kill(instance, "worker", "runner")
     streams.join()

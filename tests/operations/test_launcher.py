@@ -27,6 +27,7 @@ from operations.console import Console
 from operations.launcher import Launcher, Move, Seat, Sight, templated
 from operations.processes import Command
 from operations.supervisor import Supervisor
+from tests.conftest import TINY
 from tests.operations.conftest import processes_of, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -271,16 +272,20 @@ def test_why_a_worker_keeps_dying_is_said(fleet: Fleet) -> None:
     )
 
 
-def test_the_command_launches_by_its_template_and_leaves_no_worker(fleet: Fleet) -> None:
-    from inference import catalogue
-
-    model = catalogue.current().default.id
+def test_the_command_launches_by_its_template_and_leaves_no_worker(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    # A model of this test's own: for others a worker may run already.
+    model = f"launched-{uuid4().hex[:8]}"
     mark = f"mark-{uuid4().hex}"
+    place = tmp_path / "catalogue.toml"
+    place.write_text(TINY.format(folder=tmp_path).replace('id = "tiny"', f'id = "{model}"'))
     with subprocess.Popen(
         [
             *(sys.executable, ROOT / "manage.py", "launcher"),
             *("--command", f"sh -c 'echo runs $0; exec tail -f /dev/null {mark}' {{model}}"),
         ],
+        env={**os.environ, "CATALOGUE_PATH": str(place)},
         stderr=subprocess.PIPE,
         text=True,
     ) as launcher:
