@@ -6,6 +6,7 @@ work waits or sends. Daphne's `Server` of `config.server` makes `send` wait for 
 
 import asyncio
 import contextlib
+from abc import abstractmethod
 from typing import Any, cast
 
 import structlog
@@ -49,13 +50,13 @@ class StreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]
         finally:
             await self._cancel()
 
+    @abstractmethod
     async def answer(self, body: bytes, key: KeyState) -> None:
         """Write the answer.
 
         Raises:
             Failure: before anything was sent; it becomes the answer.
         """
-        raise NotImplementedError
 
     def leave(self) -> None:
         """Called once when the client has left, before the work is cancelled."""

@@ -14,6 +14,8 @@ from tests.live import ROOT, Web, eventually, web_process
 from tests.scripted import ScriptedEngine
 
 SECONDS = int(os.environ.get("FUZZ_SECONDS", "60"))
+SEED = os.environ.get("FUZZ_SEED", "20261130")
+"""The suite tries the same requests each time; `script/fuzz` tries others."""
 PLENTY = "100000000"
 
 
@@ -34,6 +36,7 @@ def run_schemathesis(web: Web, key: str, folder: Path, *words: str) -> None:
             *("--config-file", ROOT / "tests" / "fuzz" / "schemathesis.toml"),
             *("run", f"{web.address}/openapi.json", "--url", web.address),
             *("--header", f"Authorization: Bearer {key}"),
+            *("--seed", SEED),
             *words,
         ],
         cwd=folder,
