@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from billing.audit import Discrepancy, check_ledger
+from billing.owners import reap
 from tests.conftest import DEFAULT_MODEL, Caller, new_caller
 from tests.live import ROOT, Web, end, process_environment, web_process
 
@@ -81,6 +83,12 @@ def new_user() -> Iterator[Callable[..., Caller]]:
     yield make
     for caller in callers:
         caller.client.close()
+
+
+def discrepancies() -> list[Discrepancy]:
+    """What does not add up in the ledger, besides Holds that another test's process lost."""
+    reap()
+    return check_ledger()
 
 
 class Peak:

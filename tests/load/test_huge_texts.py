@@ -89,9 +89,9 @@ def test_huge_bodies_do_not_hold_up_another_stream(
             asyncio.create_task(stream(load_web, other.secret, tokens, into=answer)),
             asyncio.create_task(ask_often(load_web, times)),
         ]
-        await asyncio.sleep(0.7)
+        await asyncio.sleep(0.4)
         statuses = [await post(load_web, request) for request in requests]
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.1)
         for task in beside:
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)

@@ -5,14 +5,13 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from billing.audit import check_ledger
 from completions.places import places
 from inference import valkey
 from inference.fleet import Fleet
 from tests.conftest import DEFAULT_MODEL, Caller
 from tests.live import Web, eventually, web_process
 from tests.load.clients import connect, request_bytes
-from tests.load.conftest import real_model, ticking_worker
+from tests.load.conftest import discrepancies, real_model, ticking_worker
 
 CLIENTS, KEYS = 200, 4
 SECONDS = 4.0
@@ -90,7 +89,7 @@ def test_two_hundred_clients_that_leave(
                 "/v1/completions", json={"prompt": "a", "max_tokens": 2}
             )
             assert answer.json()["choices"][0]["text"] == " w0 w1"
-    assert check_ledger() == []
+    assert discrepancies() == []
     text = log.read_text()
     assert [complaint for complaint in COMPLAINTS if complaint in text] == [], text[-5000:]
     assert web.process.returncode == 0
