@@ -18,6 +18,8 @@ from tests.live import ROOT, Web, end, process_environment, web_process
 
 RAISED = {
     "RATE_LIMIT_PER_MINUTE": "1000000",
+    # Look-ups under way count here, and all clients come from one address (C-018).
+    "BAD_KEY_LIMIT_PER_MINUTE": "1000000",
     "MAX_INFLIGHT_PER_KEY": "1000",
     "MAX_INFLIGHT_PER_MODEL": "2000",
     "LOG_LEVEL": "WARNING",

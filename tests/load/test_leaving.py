@@ -11,7 +11,7 @@ from inference.fleet import Fleet
 from tests.conftest import DEFAULT_MODEL, Caller
 from tests.live import Web, eventually, web_process
 from tests.load.clients import connect, request_bytes
-from tests.load.conftest import discrepancies, real_model, ticking_worker
+from tests.load.conftest import RAISED, discrepancies, real_model, ticking_worker
 
 CLIENTS, KEYS = 200, 4
 SECONDS = 4.0
@@ -59,7 +59,7 @@ async def come_and_leave(web: Web, key: str, chance: random.Random) -> str:
 def test_two_hundred_clients_that_leave(
     database: None, new_user: Callable[..., Caller], logs: Path
 ) -> None:
-    limits = {"MAX_INFLIGHT_PER_KEY": "8", "RATE_LIMIT_PER_MINUTE": "100000"}
+    limits = {**RAISED, "MAX_INFLIGHT_PER_KEY": "8", "LOG_LEVEL": "INFO"}
     chance = random.Random(20)
     log = logs / "leaving.log"
     with web_process(log, **real_model(), **limits) as web:

@@ -49,7 +49,7 @@ def test_a_thousand_open_streams(load_web: Web, new_user: Callable[..., Caller])
         answers = asyncio.run(open_all(load_web, keys, go_on))
     print(f"\n{STREAMS} open streams: {before / MIB:.0f} MiB before, {peak.mib:.0f} MiB at most")
     text = "".join(map(word, range(TOKENS)))
-    assert [answer.status for answer in answers] == [200] * STREAMS
+    assert [answer.lines for answer in answers if answer.status != 200] == []
     assert all(answer.is_whole and answer.text == text for answer in answers)
     assert peak.bytes < 1024 * MIB
     # Each stream paid its prompt and its tokens, no more and no less.
