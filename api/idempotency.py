@@ -37,6 +37,7 @@ LOOKS = 5
 """Tries to take a key that is freed at the same moment, before it counts as running."""
 ITEMS_AT_ONCE = 1000
 """Items of a list that are written at once."""
+NESTED = frozenset({dict, list})
 
 # The lease is locked against the reaper, and a dead one takes nothing.
 _TAKE = """
@@ -104,7 +105,7 @@ def _canonical(value: object) -> Iterator[str]:
         separator = "["
         for start in range(0, len(value), ITEMS_AT_ONCE):
             some = value[start : start + ITEMS_AT_ONCE]
-            if any(isinstance(each, dict | list) for each in some):
+            if NESTED & set(map(type, some)):
                 for each in some:
                     yield separator
                     yield from _canonical(each)

@@ -1,11 +1,16 @@
 """Fixtures for load: a worker that ticks, web processes with raised limits, and their memory."""
 
+import atexit
+import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -25,24 +30,41 @@ RAISED = {
     "LOG_LEVEL": "WARNING",
 }
 MIB = 2**20
+LOADED = "loaded-model"
 
 
+@cache
 def real_model() -> dict[str, str]:
-    """The settings under which processes serve the default model."""
+    """The settings under which processes serve the default model's shape under an id of its own.
+
+    A worker of the default model that another test started would take half of the requests.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="basalt-load-"))
+    ours = folder / "models" / LOADED
+    ours.mkdir(parents=True)
+    for path in (Path(os.environ["MODELS_DIR"]) / DEFAULT_MODEL).iterdir():
+        (ours / path.name).symlink_to(path.resolve())
+    identity = json.loads((ours / "identity.json").read_text()) | {"model": LOADED}
+    (ours / "identity.json").unlink()
+    (ours / "identity.json").write_text(json.dumps(identity))
+    catalogue = (ROOT / "deploy" / "catalogue.toml").read_text()
+    own = catalogue.replace(f'id = "{DEFAULT_MODEL}"', f'id = "{LOADED}"', 1)
+    (folder / "catalogue.toml").write_text(own)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return {
-        "CATALOGUE_PATH": str(ROOT / "deploy" / "catalogue.toml"),
-        "MODELS_DIR": os.environ["MODELS_DIR"],
+        "CATALOGUE_PATH": str(folder / "catalogue.toml"),
+        "MODELS_DIR": str(folder / "models"),
     }
 
 
 @contextmanager
 def ticking_worker(tick_s: float, *, waits: bool = False) -> Iterator[Callable[[], None]]:
-    """A worker process of the default model that says a token every `tick_s` seconds.
+    """A worker process of the loaded model that says a token every `tick_s` seconds.
 
     With `waits` it says only first tokens until the function that is yielded is called.
     """
     worker = subprocess.Popen(
-        [sys.executable, "-m", "tests.load.ticking", DEFAULT_MODEL, str(tick_s)],
+        [sys.executable, "-m", "tests.load.ticking", LOADED, str(tick_s)],
         cwd=ROOT,
         env=process_environment(**real_model()),
         stdin=subprocess.PIPE,
@@ -68,7 +90,7 @@ def ticking_worker(tick_s: float, *, waits: bool = False) -> Iterator[Callable[[
 
 @pytest.fixture
 def load_web(database: None, logs: Path, request: pytest.FixtureRequest) -> Iterator[Web]:
-    """A fresh web process of the default model with raised limits."""
+    """A fresh web process of the loaded model with raised limits."""
     log = logs / f"{request.node.name.replace('/', '-')}.log"
     with web_process(log, **real_model(), **RAISED) as web:
         yield web

@@ -16,10 +16,10 @@ import pytest
 import zstandard
 
 from completions.places import places
-from tests.conftest import DEFAULT_MODEL, Caller
+from tests.conftest import Caller
 from tests.live import Web, web_process
 from tests.load.clients import Answer, request_bytes, stream
-from tests.load.conftest import MIB, RAISED, Peak, real_model, ticking_worker
+from tests.load.conftest import LOADED, MIB, RAISED, Peak, real_model, ticking_worker
 from tests.load.ticking import residual_stream, whole_vocabulary, word
 
 VOCABULARY, LAYERS, HIDDEN = 49_152, 30, 576
@@ -169,7 +169,7 @@ def test_large_answers_wait_for_their_turn(
         answers = [pool.submit(read_whole, web, key, body, path, gzip=False) for path in paths]
         most = 0
         while not all(answer.done() for answer in answers):
-            most = max(most, places().in_flight(DEFAULT_MODEL))
+            most = max(most, places().in_flight(LOADED))
             time.sleep(0.01)
         for answer in answers:
             answer.result()

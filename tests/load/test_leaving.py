@@ -8,10 +8,10 @@ from pathlib import Path
 from completions.places import places
 from inference import valkey
 from inference.fleet import Fleet
-from tests.conftest import DEFAULT_MODEL, Caller
+from tests.conftest import Caller
 from tests.live import Web, eventually, web_process
 from tests.load.clients import connect, request_bytes
-from tests.load.conftest import RAISED, discrepancies, real_model, ticking_worker
+from tests.load.conftest import LOADED, RAISED, discrepancies, real_model, ticking_worker
 
 CLIENTS, KEYS = 200, 4
 SECONDS = 4.0
@@ -78,12 +78,12 @@ def test_two_hundred_clients_that_leave(
             print(f"\nleft: { {moment: moments.count(moment) for moment in sorted(set(moments))} }")
             fleet = Fleet(valkey.connection())
             eventually(lambda: not any(caller.open_holds() for caller in callers), 30)
-            eventually(lambda: places().in_flight(DEFAULT_MODEL) == 0, 30)
+            eventually(lambda: places().in_flight(LOADED) == 0, 30)
             for caller in callers:
                 eventually(lambda key=caller.key_id: places().running(str(key)) == 0, 30)
                 line = f"{valkey.PREFIX}places:line:{caller.key_id}"
                 assert valkey.connection().zcard(line) == 0
-            eventually(lambda: [w.running for w in fleet.workers(DEFAULT_MODEL)] == [0], 30)
+            eventually(lambda: [w.running for w in fleet.workers(LOADED)] == [0], 30)
             # The process serves as before.
             answer = callers[0].client.post(
                 "/v1/completions", json={"prompt": "a", "max_tokens": 2}

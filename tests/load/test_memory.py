@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Callable
 
-from tests.conftest import DEFAULT_MODEL, Caller
+from tests.conftest import Caller
 from tests.live import Web
 from tests.load.clients import Answer, stream
-from tests.load.conftest import MIB, Peak, ticking_worker
+from tests.load.conftest import LOADED, MIB, Peak, ticking_worker
 from tests.load.ticking import word
 
 STREAMS, TOKENS, USERS = 1000, 20, 8
@@ -30,7 +30,7 @@ def test_an_idle_process_after_one_request_of_each_kind(
     with ticking_worker(0.01):
         for path in ("/health", "/openapi.json", "/docs", "/", "/admin/login/"):
             assert client.get(path, follow_redirects=True).status_code == 200, path
-        for path in ("/v1/models", f"/v1/models/{DEFAULT_MODEL}/status"):
+        for path in ("/v1/models", f"/v1/models/{LOADED}/status"):
             assert client.get(path).status_code == 200, path
         for body in bodies:
             answer = client.post("/v1/completions", json=body)
