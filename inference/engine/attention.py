@@ -259,7 +259,7 @@ class BlockLayout:
             (number, shape.window), lambda: self._group_mask(group, key.shape[2], shape.window)
         )
         sinks = None if shape.sinks is None else shape.sinks.view(1, kv_heads, -1, 1)
-        out = _attention(query, key, value, mask, shape, sinks)
+        out = mixed_values(query, key, value, mask, shape, sinks)
         return out.reshape(sequences, heads, -1)
 
     def _attend_prompt(
@@ -280,7 +280,7 @@ class BlockLayout:
             )
         mask = self._mask((-1 - span.row, window), lambda: self._prompt_mask(span, window))
         sinks = None if shape.sinks is None else shape.sinks.view(1, -1, 1, 1)
-        return _attention(query, key, value, mask, shape, sinks)
+        return mixed_values(query, key, value, mask, shape, sinks)
 
     def _group(self, spans: Sequence[Span]) -> _Group:
         width = -(-spans[-1].stop // self.store.block_tokens)
@@ -360,7 +360,7 @@ def _gather(pool: Tensor, index: Tensor, sequences: int) -> Tensor:
     return rows.view(sequences, heads, -1, dim)
 
 
-def _attention(
+def mixed_values(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -368,7 +368,10 @@ def _attention(
     shape: AttentionShape,
     sinks: Tensor | None,
 ) -> Tensor:
-    """`mask` is added to the scores; all heads of `key` are those of `query`."""
+    """Return what each query takes of the values, `[..., heads, queries, value_dim]`.
+
+    `mask` is added to the scores; all heads of `key` are those of `query`.
+    """
     if shape.softcap is None and sinks is None:
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, scale=shape.scaling
