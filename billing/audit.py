@@ -111,6 +111,29 @@ HAVING (coalesce(sum(n) FILTER (WHERE kept), 0), coalesce(sum(p) FILTER (WHERE k
         coalesce(sum(f) FILTER (WHERE NOT kept), 0), coalesce(sum(s) FILTER (WHERE NOT kept), 0))
 """
 
+HOURLY_USAGE = """
+SELECT 'usage of User ' || user_id || ' in the hour of ' || hour || ', ' || model
+       || ' (completions, prompt, completion)',
+       concat_ws(' ', sum(n) FILTER (WHERE kept), sum(p) FILTER (WHERE kept),
+                 sum(c) FILTER (WHERE kept)),
+       concat_ws(' ', sum(n) FILTER (WHERE NOT kept), sum(p) FILTER (WHERE NOT kept),
+                 sum(c) FILTER (WHERE NOT kept))
+FROM (
+    SELECT true AS kept, user_id, model, hour, completions AS n, prompt_tokens AS p,
+           completion_tokens AS c
+    FROM billing_hourlyusage
+    UNION ALL
+    SELECT false, user_id, model, date_trunc('hour', opened_at, 'UTC'), 1, prompt_tokens,
+           completion_tokens
+    FROM billing_hold WHERE state = 'settled'
+) both_sides
+GROUP BY user_id, model, hour
+HAVING (coalesce(sum(n) FILTER (WHERE kept), 0), coalesce(sum(p) FILTER (WHERE kept), 0),
+        coalesce(sum(c) FILTER (WHERE kept), 0))
+    <> (coalesce(sum(n) FILTER (WHERE NOT kept), 0), coalesce(sum(p) FILTER (WHERE NOT kept), 0),
+        coalesce(sum(c) FILTER (WHERE NOT kept), 0))
+"""
+
 # A reaper ends a lease within moments of its end, or one lease after the database came back.
 LOST_HOLDS = """
 SELECT 'Hold ' || h.id || ' of ' || h.tokens || ' tokens, lost by the ' || o.kind || ' process '
@@ -119,6 +142,18 @@ FROM billing_hold h JOIN billing_owner o ON o.token = h.owner_id
 WHERE greatest(o.expires_at, pg_postmaster_start_time()) + make_interval(secs => %s)
       < clock_timestamp()
 """
+
+
+SUMS = (
+    BUDGETS,
+    MONTHS,
+    KEY_BUDGETS,
+    RUNNING_TOTALS,
+    HOLDS,
+    KEY_HOLDS,
+    DAILY_USAGE,
+    HOURLY_USAGE,
+)
 
 
 def check_ledger() -> list[Discrepancy]:
@@ -131,7 +166,7 @@ def check_ledger() -> list[Discrepancy]:
     found: list[Discrepancy] = []
     with transaction.atomic(durable=True), connection.cursor() as cursor:
         cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        for sums in (BUDGETS, MONTHS, KEY_BUDGETS, RUNNING_TOTALS, HOLDS, KEY_HOLDS, DAILY_USAGE):
+        for sums in SUMS:
             cursor.execute(sums)
             found += [Discrepancy(*map(str, row)) for row in cursor.fetchall()]
         cursor.execute(LOST_HOLDS, [settings.BASALT.lease_seconds])

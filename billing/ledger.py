@@ -229,7 +229,9 @@ def settle(
         hold.status = status
         hold.counted = counted
         hold.state, hold.ended_at = HoldState.SETTLED, at
-        books.write(statements.end_hold(hold), statements.add_usage(hold))
+        books.write(
+            statements.end_hold(hold), statements.add_usage(hold), statements.add_hour(hold)
+        )
     return True
 
 

@@ -375,6 +375,67 @@ class DailyUsage(models.Model):
         return f"{self.user_id} {self.day} {self.model}"
 
 
+class HourlyUsage(models.Model):
+    """Sums of a User's settled Completions of one model that began in one UTC hour.
+
+    Written with the settle, as `DailyUsage` is: who used a model lately, and at which hours.
+    """
+
+    user = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+", db_index=False)
+    hour = models.DateTimeField()
+    model = models.CharField(max_length=MODEL_ID_LENGTH)
+    completions = models.BigIntegerField(default=0)
+    prompt_tokens = models.BigIntegerField(default=0)
+    completion_tokens = models.BigIntegerField(default=0)
+
+    class Meta:
+        verbose_name_plural = "hourly usage"
+        constraints = [
+            models.UniqueConstraint(fields=["user", "hour", "model"], name="hourly_usage_once")
+        ]
+        indexes = [models.Index(fields=["hour"], name="hourly_usage_by_hour")]
+
+    def __str__(self) -> str:
+        return f"{self.user_id} {self.hour:%Y-%m-%d %H} {self.model}"
+
+
+class Ending(models.TextChoices):
+    """How a request ended that paid nothing."""
+
+    CLIENT_ERROR = "client_error", "Client error"
+    BUDGET = "budget", "Budget exceeded"
+    RATE_LIMITED = "rate_limited", "Rate limited"
+    SPEND_CAP = "spend_cap", "Spend stop"
+    SERVER_ERROR = "server_error", "Server error"
+    TIMEOUT = "timeout", "Timeout"
+    LEFT = "left", "Stopped before its first token"
+
+
+class UnpaidRequests(models.Model):
+    """How many requests of a UTC day ended in one way without paying.
+
+    Those that pay are in `DailyUsage`. Counted by each process and written every few seconds
+    (`billing.endings`), so a process that is killed loses its last ones.
+    """
+
+    day = models.DateField()
+    source = models.CharField(max_length=16, choices=Source)
+    model = models.CharField(max_length=MODEL_ID_LENGTH, blank=True)
+    ending = models.CharField(max_length=16, choices=Ending)
+    requests = models.BigIntegerField(default=0)
+
+    class Meta:
+        verbose_name_plural = "unpaid requests"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["day", "source", "model", "ending"], name="unpaid_requests_once"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.requests} {self.ending} on {self.day}"
+
+
 class StopReason(models.TextChoices):
     """Why new GPU work is paused."""
 
@@ -390,6 +451,10 @@ class SpendStop(models.Model):
     started_by = models.ForeignKey(
         User, null=True, on_delete=models.PROTECT, related_name="+", db_index=False
     )
+    note = models.CharField(max_length=300, blank=True, default="", db_default="")
+    """Why, in the words of whoever locked."""
+    spend = models.DecimalField(max_digits=14, decimal_places=2, null=True)
+    """US dollars that counted when it began; None for a lock."""
     cleared_at = models.DateTimeField(null=True)
     cleared_by = models.ForeignKey(
         User, null=True, on_delete=models.PROTECT, related_name="+", db_index=False

@@ -4,12 +4,17 @@ Its state is the newest row: on from its start until somebody clears it, whateve
 (C-617). What runs already goes on; what asks for new work is refused (C-619, C-620).
 """
 
+from datetime import datetime
+from decimal import Decimal
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from billing.models import SpendStop, StopReason
+
+NOTE_LENGTH = 300
+"""Characters of an admin's reason that are kept."""
 
 
 def is_on() -> bool:
@@ -22,14 +27,23 @@ def current() -> SpendStop | None:
     return SpendStop.objects.filter(cleared_at=None).first()
 
 
-def lock(*, by: UUID | None) -> SpendStop:
+def last_cleared_at() -> datetime | None:
+    """Return when a stop was last cleared: the spend that counts starts there (C-618)."""
+    stop = SpendStop.objects.exclude(cleared_at=None).order_by("-started_at").first()
+    return stop.cleared_at if stop else None
+
+
+def lock(*, by: UUID | None, note: str = "") -> SpendStop:
     """Pause new GPU work because an admin wants it; a stop that is on already stays."""
-    return _begin(StopReason.LOCKED, by)
+    return _begin(StopReason.LOCKED, by, note=note)
 
 
-def pause_for_amount() -> SpendStop:
-    """Pause new GPU work because of what the GPUs cost; a stop that is on already stays."""
-    return _begin(StopReason.AMOUNT, None)
+def pause_for_amount(*, spend: Decimal | None = None) -> SpendStop:
+    """Pause new GPU work because of what the GPUs cost; a stop that is on already stays.
+
+    `spend` is what counted, in US dollars.
+    """
+    return _begin(StopReason.AMOUNT, None, spend=spend)
 
 
 def clear(*, by: UUID | None) -> bool:
@@ -40,15 +54,21 @@ def clear(*, by: UUID | None) -> bool:
     return cleared > 0
 
 
-def _begin(reason: StopReason, by: UUID | None) -> SpendStop:
+def _begin(
+    reason: StopReason, by: UUID | None, *, note: str = "", spend: Decimal | None = None
+) -> SpendStop:
     """Write the stop; the constraint lets one win where several begin at once."""
     try:
         with transaction.atomic():
             return SpendStop.objects.create(
-                reason=reason, started_at=timezone.now(), started_by_id=by
+                reason=reason,
+                started_at=timezone.now(),
+                started_by_id=by,
+                note=note[:NOTE_LENGTH],
+                spend=spend,
             )
     except IntegrityError:
         stop = current()
         if stop is None:
-            return _begin(reason, by)
+            return _begin(reason, by, note=note, spend=spend)
         return stop

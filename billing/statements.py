@@ -237,3 +237,25 @@ def add_usage(hold: Hold) -> Statement:
          hold.prompt_tokens, hold.completion_tokens, hold.paid,
          int(hold.status == UsageStatus.FAILED), int(hold.status == UsageStatus.STOPPED)],
     )  # fmt: skip
+
+
+def add_hour(hold: Hold) -> Statement:
+    """Add a Hold that was just settled to the UTC hour in which it began."""
+    return Statement(
+        """
+        INSERT INTO billing_hourlyusage AS h
+            (user_id, hour, model, completions, prompt_tokens, completion_tokens)
+        VALUES (%s, %s, %s, 1, %s, %s)
+        ON CONFLICT ON CONSTRAINT hourly_usage_once DO UPDATE
+        SET completions = h.completions + 1,
+            prompt_tokens = h.prompt_tokens + excluded.prompt_tokens,
+            completion_tokens = h.completion_tokens + excluded.completion_tokens
+        """,
+        [hold.user_id, hour_of(hold.opened_at), hold.model, hold.prompt_tokens,
+         hold.completion_tokens],
+    )  # fmt: skip
+
+
+def hour_of(moment: datetime) -> datetime:
+    """Return the start of the UTC hour that holds `moment`."""
+    return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)

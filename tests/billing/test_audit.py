@@ -73,6 +73,8 @@ def test_a_sound_ledger_has_no_discrepancy(history):
         ("UPDATE billing_dailyusage SET stopped = 0 WHERE stopped = 1", "usage of User"),
         ("UPDATE billing_dailyusage SET day = day + 1 WHERE key_id IS NULL", "usage of User"),
         ("DELETE FROM billing_dailyusage", "usage of User"),
+        ("UPDATE billing_hourlyusage SET completions = completions + 1", "in the hour of"),
+        ("DELETE FROM billing_hourlyusage", "in the hour of"),
     ],
 )
 def test_a_changed_number_is_found_and_named(history, change, subject):

@@ -5,7 +5,7 @@ from datetime import UTC, date, datetime
 import pytest
 from django.core.management import call_command
 
-from billing.models import Counted, DailyUsage, Source, UsageStatus
+from billing.models import Counted, DailyUsage, HourlyUsage, Source, UsageStatus
 from billing.usage import rebuild
 from tests.accounts.factory import make_key
 from tests.billing.factory import give_back, make_user_with, pay, take
@@ -31,6 +31,14 @@ COLUMNS = (
 
 def rows():
     return set(DailyUsage.objects.values_list(*COLUMNS))
+
+
+def hours():
+    return set(
+        HourlyUsage.objects.values_list(
+            "user_id", "hour", "model", "completions", "prompt_tokens", "completion_tokens"
+        )
+    )
 
 
 @pytest.fixture
@@ -76,3 +84,18 @@ def test_a_rebuild_makes_the_same_rows_from_the_holds(history):
     assert rows() == right
     assert rebuild(user_id=user.id) == len(right)
     assert rows() == right
+
+
+def test_each_settle_adds_to_its_hour_and_a_rebuild_makes_the_same_hours(history):
+    user, _ = history
+    late = datetime(2031, 1, 31, 23, tzinfo=UTC)
+    right = {
+        (user.id, late, "tiny", 5, 125, 236),
+        (user.id, late, "large", 1, 7, 7),
+        (user.id, late.replace(year=2031, month=2, day=1, hour=0), "tiny", 1, 5, 5),
+    }
+    assert hours() == right
+    HourlyUsage.objects.filter(model="tiny").delete()
+    HourlyUsage.objects.update(completions=9)
+    call_command("rebuild_usage", verbosity=0)
+    assert hours() == right
