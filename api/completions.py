@@ -27,13 +27,13 @@ from api.edge import (
 from api.errors import late_error_body
 from api.idempotency import Attempt, StoredAnswer
 from api.json_body import read_json
-from api.payloads import DONE, KEEPALIVE, Choices, usage_object
-from api.pieces import Body, body_of, file_pieces, in_file
 from api.stream import StreamConsumer
 from completions.admission import LIVE, admitted
 from completions.database import in_database, is_busy, or_undone
 from completions.failures import ClientLeft, Failure, database_busy, internal
 from completions.generation import LATE_SETTLE_SECONDS, Generation
+from completions.payloads import DONE, KEEPALIVE, Choices, usage_object
+from completions.pieces import Body, body_of, file_pieces, in_file
 from completions.request import CompletionRequest
 from inference.engine.messages import Delta, Finished
 from inference.large import array_bytes

@@ -7,8 +7,8 @@ import httpx
 import numpy as np
 import pytest
 
-from api.activations import activation_pieces
 from billing.models import Hold
+from completions.activations import activation_pieces
 from inference.engine.messages import FailureCode, Residuals
 from tests.api.tensors import decode
 from tests.contract.wire import conform

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from api.kept_rows import KeptRows
-from api.pieces import body_of
-from api.token_lists import TokenLists, are_numbers, prompt_pieces, table_of
+from completions.kept_rows import KeptRows
+from completions.pieces import body_of
+from completions.token_lists import TokenLists, are_numbers, prompt_pieces, table_of
 from inference import valkey, wire
 from inference.client import InferenceClient, Patience
 from inference.engine.messages import (

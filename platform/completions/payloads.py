@@ -8,9 +8,12 @@ from uuid import uuid4
 
 from django.conf import settings
 
-from api.activations import activation_pieces, residuals_fault
-from api.kept_rows import KeptRows
-from api.token_lists import (
+from completions.activations import activation_pieces, residuals_fault
+from completions.failures import ErrorType, Failure
+from completions.generation import Generation
+from completions.kept_rows import KeptRows
+from completions.request import CompletionRequest
+from completions.token_lists import (
     Blocks,
     Table,
     TokenLists,
@@ -18,9 +21,6 @@ from api.token_lists import (
     prompt_pieces,
     table_of,
 )
-from completions.failures import ErrorType, Failure
-from completions.generation import Generation
-from completions.request import CompletionRequest
 from inference.engine.messages import Delta, Finished, PackedLogprobs, Residuals
 from inference.tokenizers import TokenCounter, counter_for
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import BinaryIO, cast
 
-from api.token_lists import Table, table_of
+from completions.token_lists import Table, table_of
 from inference.engine.messages import PackedLogprobs
 
 NUMBER_BYTES = 4
