@@ -25,13 +25,14 @@ os.environ["BAD_KEY_LIMIT_PER_MINUTE"] = "1000000"
 os.environ["MAX_INFLIGHT_PER_KEY"] = "1000"
 os.environ["MAX_INFLIGHT_PER_MODEL"] = "1000"
 os.environ["LOG_LEVEL"] = "WARNING"
-import tests.servers  # noqa: E402, F401 -- PostgreSQL and Valkey, before Django
+import tests.servers  # noqa: E402 -- says where PostgreSQL and Valkey are, before Django
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
 import django  # noqa: E402
 
 django.setup()
+tests.servers.start()
 
 import httpx  # noqa: E402
 from django.core.management import call_command  # noqa: E402
