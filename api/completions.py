@@ -30,6 +30,7 @@ from api.json_body import read_json
 from api.stream import StreamConsumer
 from completions.admission import LIVE, admitted
 from completions.database import in_database, is_busy, or_undone
+from completions.endings import note_unpaid
 from completions.failures import ClientLeft, Failure, database_busy, internal
 from completions.generation import LATE_SETTLE_SECONDS, Generation
 from completions.payloads import DONE, KEEPALIVE, Choices, usage_object
@@ -66,6 +67,10 @@ class CreateCompletion(StreamConsumer):
         """Tell the running Completion why it will be cancelled."""
         if self._generation is not None:
             self._generation.client_left = True
+
+    async def _refuse(self, failure: Failure) -> None:
+        note_unpaid(LIVE.source, "", failure)
+        await super()._refuse(failure)
 
     async def answer(self, body: bytes, key: KeyState) -> None:
         """Check, admit, run, and write what comes; a repeat gets the first answer."""

@@ -20,6 +20,7 @@ from billing.models import Source
 from completions import caps, reads
 from completions.breaker import breakers
 from completions.database import in_database, or_undone
+from completions.endings import note_unpaid
 from completions.failures import (
     budget_exceeded,
     check_key,
@@ -94,6 +95,35 @@ async def admitted(
     Raises:
         Failure: the contract's refusal; nothing is held then.
     """
+    generation: Generation | None = None
+    try:
+        async with _admitted(
+            request,
+            key=key,
+            request_id=request_id,
+            policy=policy,
+            client=client,
+            written=written,
+            record=record,
+        ) as generation:
+            yield generation
+    except BaseException as error:
+        if generation is None or not generation.paid:
+            note_unpaid(policy.source, request.model, error)
+        raise
+
+
+@contextlib.asynccontextmanager
+async def _admitted(
+    request: CompletionRequest,
+    *,
+    key: KeyState,
+    request_id: str,
+    policy: Policy,
+    client: Inference,
+    written: contextlib.AsyncExitStack,
+    record: Record | None,
+) -> AsyncIterator[Generation]:
     model = find_model(request.model)
     reads.check_one_choice(request)
     reads.check_layers(request, model)

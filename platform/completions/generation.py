@@ -100,6 +100,8 @@ class Generation:
         self.finished: Finished | None = None
         self.client_left = False
         """Set by the surface when the client is gone, so that a stop of our own reads apart."""
+        self.paid = False
+        """Whether its Hold ended in a settle; known once its context has been left."""
         self._hold_id = hold_id
         self._owner = owner
         self._prompt_tokens = prompt_tokens
@@ -153,7 +155,9 @@ class Generation:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        ending = asyncio.gather(self._end(self._ending(error)), self._judge(error))
+        end = self._ending(error)
+        self.paid = end.usage is not None
+        ending = asyncio.gather(self._end(end), self._judge(error))
         await asyncio.shield(ending)
 
     async def _judge(self, error: BaseException | None) -> None:
