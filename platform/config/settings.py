@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 
+from config.admin_colours import ADMIN_COLOURS
 from config.environment import ROOT, Environment, load
 from config.logs import configure as configure_logs
+from config.providers import providers_settings
 
 BASALT: Environment = load()
 """Every setting of Basalt's own, typed: the way by which the rest of the code reads them."""
@@ -24,7 +26,10 @@ USE_I18N = False
 
 INSTALLED_APPS = [
     "daphne",
-    "django.contrib.admin",
+    "unfold.apps.BasicAppConfig",
+    "unfold.contrib.filters",
+    "unfold.contrib.forms",
+    "administration.apps.SiteConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -33,12 +38,19 @@ INSTALLED_APPS = [
     "rest_framework",
     "channels",
     "django_celery_beat",
+    "allauth",
+    "allauth.account",
+    "allauth.socialaccount",
+    "allauth.socialaccount.providers.github",
+    "allauth.socialaccount.providers.openid_connect",
+    "allauth.mfa",
     "accounts",
     "billing",
     "inference",
     "completions",
     "api",
     "pages",
+    "administration",
     "operations",
     "config",
 ]
@@ -51,7 +63,9 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "accounts.sessions.SessionMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
 
@@ -82,6 +96,8 @@ MEDIA_ROOT = BASALT.var_dir / "files"
 
 # The 8 MiB of a body are counted in `config.server`; Django must not refuse it earlier.
 DATA_UPLOAD_MAX_MEMORY_SIZE = None
+LOGIN_URL = "/sign-in"
+SESSION_COOKIE_AGE = int(BASALT.session_days * 86_400)
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = BASALT.app_address.startswith("https://")
@@ -96,12 +112,47 @@ SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
 
+LOGIN_URL = "/sign-in"
+LOGIN_REDIRECT_URL = "/first-page"
+AUTHENTICATION_BACKENDS = ["django.contrib.auth.backends.ModelBackend"]
+# Length alone is asked for: 8 characters at least, any Unicode, no rules of composition (A-031).
 AUTH_PASSWORD_VALIDATORS = [
-    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
-    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
-    {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
 ]
+
+# Providers and two-factor sign-in. allauth makes no User and sends no mail here.
+ACCOUNT_ADAPTER = "access.adapters.AccountAdapter"
+ACCOUNT_USER_MODEL_USERNAME_FIELD = None
+ACCOUNT_LOGIN_METHODS = {"email"}
+ACCOUNT_SIGNUP_FIELDS = ["email*"]
+ACCOUNT_EMAIL_VERIFICATION = "none"
+ACCOUNT_RATE_LIMITS: dict[str, str] = {}
+ACCOUNT_REAUTHENTICATION_TIMEOUT = int(BASALT.reauthentication_seconds)
+SOCIALACCOUNT_ADAPTER = "access.adapters.ProviderAdapter"
+SOCIALACCOUNT_STORE_TOKENS = False
+SOCIALACCOUNT_EMAIL_AUTHENTICATION = False
+SOCIALACCOUNT_LOGIN_ON_GET = False
+SOCIALACCOUNT_PROVIDERS = providers_settings(BASALT)
+MFA_ADAPTER = "access.adapters.TwoFactorAdapter"
+MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
+MFA_TOTP_ISSUER = BASALT.site_name
+
+EMAIL_BACKEND = "accounts.mail_backend.MailBackend"
+DEFAULT_FROM_EMAIL = BASALT.mail_from or BASALT.support_email
+
+UNFOLD = {
+    "SITE_TITLE": BASALT.site_name,
+    "SITE_HEADER": BASALT.site_name,
+    "SITE_URL": "/playground",
+    "SITE_ICON": "/static/img/basalt.svg",
+    "SITE_FAVICONS": [{"rel": "icon", "href": "/static/img/basalt.svg", "type": "image/svg+xml"}],
+    "SHOW_HISTORY": True,
+    "SHOW_VIEW_ON_SITE": False,
+    "TABS": "administration.navigation.tabs",
+    "SIDEBAR": {"navigation": "administration.navigation.menu"},
+    "COLORS": ADMIN_COLOURS,
+    "BORDER_RADIUS": "6px",
+}
 
 
 def _database(url: str) -> dict[str, Any]:
@@ -157,6 +208,16 @@ CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
 CELERY_BEAT_MAX_LOOP_INTERVAL = 5
 CELERY_TASK_DEFAULT_QUEUE = "runner"
 CELERY_BEAT_SCHEDULE = {
+    "send-mails": {
+        "task": "accounts.send_mails",
+        "schedule": 30.0,
+        "options": {"queue": "runner", "expires": 30},
+    },
+    "forget-people": {
+        "task": "accounts.forget",
+        "schedule": 3600.0,
+        "options": {"queue": "runner", "expires": 3600},
+    },
     "reap": {
         "task": "operations.reap",
         "schedule": BASALT.reap_seconds,

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from django.conf import settings
 from django.http import HttpRequest
 
+from pages.documents import DOCS_PATH
+from pages.shell import Shell
+
 
 @dataclass(frozen=True)
 class Site:
@@ -14,6 +17,10 @@ class Site:
     support_email: str
     api_url: str
     """Address of the API, without a slash at its end."""
+    app_url: str
+    """Address of the App, without a slash at its end."""
+    docs_url: str
+    """Address of the docs, without a slash at its end."""
     chat_url: str
     """Address of the community chat; empty when there is none."""
 
@@ -25,10 +32,18 @@ def site() -> Site:
         name=env.site_name,
         support_email=env.support_email,
         api_url=env.api_url.rstrip("/"),
+        app_url=env.app_address,
+        docs_url=docs_address(),
         chat_url=env.discord_url,
     )
 
 
-def context(request: HttpRequest) -> dict[str, Site]:
-    """Give templates the deployment as `site`."""
-    return {"site": site()}
+def docs_address() -> str:
+    """Return the address of the docs, without a slash at its end."""
+    env = settings.BASALT
+    return env.docs_url.rstrip("/") or f"{env.app_address}{DOCS_PATH}"
+
+
+def context(request: HttpRequest) -> dict[str, object]:
+    """Give templates the deployment as `site`, and what surrounds a page as `shell`."""
+    return {"site": site(), "shell": Shell(request)}

@@ -1,4 +1,4 @@
-"""The addresses of the pages; none of them asks for a key (C-651)."""
+"""The addresses of the pages; none of them asks for a key (C-651), those of the App for a sign-in."""
 
 from django.urls import path, re_path
 from django.views.generic import RedirectView
@@ -8,9 +8,9 @@ from pages import views
 urlpatterns = [
     path("", views.front, name="front"),
     path("docs", views.contents, name="docs"),
-    path("docs/", RedirectView.as_view(pattern_name="docs")),
+    path("docs/", RedirectView.as_view(pattern_name="docs"), name="docs-slash"),
     re_path(r"^docs/(?P<name>[a-z0-9-]+)$", views.document, name="document"),
     re_path(r"^docs/(?P<name>[a-z0-9-]+)\.md$", views.markdown, name="markdown"),
-    path("llms.txt", views.llms),
-    path("llms-full.txt", views.llms_full),
+    path("llms.txt", views.llms, name="llms"),
+    path("llms-full.txt", views.llms_full, name="llms-full"),
 ]

@@ -2,14 +2,13 @@
 
 import json
 
-from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
 from inference import catalogue
-from pages.context import site
-from pages.documents import DOCS_PATH, Document, documents, with_absolute_links
+from pages.context import docs_address, site
+from pages.documents import Document, documents, with_absolute_links
 
 MARKDOWN = "text/markdown; charset=utf-8"
 PLAIN = "text/plain; charset=utf-8"
@@ -75,12 +74,6 @@ def llms_full(request: HttpRequest) -> HttpResponse:
     address = docs_address()
     parts = [with_absolute_links(each.markdown, address) for each in documents().values()]
     return HttpResponse("\n".join(parts), content_type=PLAIN)
-
-
-def docs_address() -> str:
-    """Return the address of the docs, without a slash at its end."""
-    env = settings.BASALT
-    return env.docs_url.rstrip("/") or f"{env.app_address}{DOCS_PATH}"
 
 
 def _document(name: str) -> Document:

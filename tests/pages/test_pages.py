@@ -180,13 +180,14 @@ def test_a_slash_after_docs_leads_to_the_docs(browser: httpx.Client) -> None:
     assert (answer.status_code, answer.headers["location"]) == (302, "/docs")
 
 
-def test_the_style_sheet_is_served(browser: httpx.Client) -> None:
-    answer = browser.get("/static/css/basalt.css")
-    assert answer.status_code == 200
-    assert answer.headers["content-type"].startswith("text/css")
-    assert "prefers-color-scheme: dark" in answer.text
-    assert "url(" not in answer.text
-    assert "@import" not in answer.text
+def test_the_style_sheets_are_served(browser: httpx.Client) -> None:
+    for name in ("tokens", "basalt", "app"):
+        answer = browser.get(f"/static/css/{name}.css")
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/css")
+        assert "url(" not in answer.text
+        assert "@import" not in answer.text
+    assert "light-dark(" in browser.get("/static/css/tokens.css").text
 
 
 def test_the_api_keeps_its_answers_as_they_are(browser: httpx.Client) -> None:
