@@ -1,4 +1,4 @@
-"""The addresses of the pages; none of them asks for a key (C-651), those of the App for a sign-in."""
+"""The addresses of the pages: public ones without a sign-in (C-651), and those of the App."""
 
 from django.urls import path, re_path
 from django.views.generic import RedirectView
