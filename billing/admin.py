@@ -1,28 +1,9 @@
 """Tokens in Django's admin, to read: the ledger alone writes them."""
 
 from django.contrib import admin
-from django.db.models import Model
-from django.http import HttpRequest
 
+from accounts.admin_base import ReadOnlyAdmin
 from billing.models import Account, DailyUsage, Entry, Hold, KeyBudget, Owner
-
-
-class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Rows that may be looked at and not touched."""
-
-    show_full_result_count = False
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Refuse."""
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Refuse."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Refuse."""
-        return False
 
 
 @admin.register(Account)

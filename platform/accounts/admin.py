@@ -6,6 +6,7 @@ from django.contrib.auth.forms import AdminUserCreationForm, UserChangeForm
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
+from accounts.admin_base import RoleAdmin
 from accounts.keys import pause_key, resume_key, revoke_key
 from accounts.models import ApiKey, User
 
@@ -27,7 +28,7 @@ class UserForm(UserChangeForm):  # type: ignore[type-arg]
 
 
 @admin.register(User)
-class PeopleAdmin(UserAdmin):  # type: ignore[type-arg]
+class PeopleAdmin(UserAdmin, RoleAdmin):  # type: ignore[type-arg]
     """Users by email."""
 
     form = UserForm
@@ -53,7 +54,7 @@ class PeopleAdmin(UserAdmin):  # type: ignore[type-arg]
 
 
 @admin.register(ApiKey)
-class ApiKeyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+class ApiKeyAdmin(RoleAdmin):
     """API keys, to be paused or revoked; a secret is shown nowhere."""
 
     list_display = ("prefix", "name", "user", "created_at", "last_used_at", "paused_at")

@@ -1,4 +1,4 @@
-"""Users, who sign in by email, and the keys by which their programs are known."""
+"""Users, who sign in by email, the keys by which their programs are known, and mails to people."""
 
 import uuid
 from typing import ClassVar
@@ -10,6 +10,28 @@ from django.utils import timezone
 
 KEY_NAME_LENGTH = 32
 """Characters of an API key's name at most (C-012)."""
+
+TAG_LENGTH = 32
+"""Characters of a tag at most (A-422)."""
+
+ANSWER_LENGTH = 5_000
+"""Characters of an answer, a remark or a note at most."""
+
+
+class Role(models.TextChoices):
+    """What a User may do in the admin."""
+
+    USER = "user", "User"
+    STAFF = "staff", "Staff"
+    ADMIN = "admin", "Admin"
+
+
+class Standing(models.TextChoices):
+    """Whether a User may sign in."""
+
+    ACTIVE = "active", "Active"
+    SUSPENDED = "suspended", "Suspended"
+    DELETED = "deleted", "Deleted"
 
 
 class AddressField(models.EmailField):  # type: ignore[type-arg]
@@ -57,13 +79,28 @@ class User(AbstractBaseUser, PermissionsMixin):
     email = AddressField(unique=True, error_messages={"unique": "A User has this email already."})
     name = models.CharField(max_length=150, blank=True)
     is_staff = models.BooleanField(
-        "admin", default=False, help_text="May open the admin pages of this deployment."
+        "staff", default=False, help_text="May open the admin pages, to decide and to read."
     )
     suspended_at = models.DateTimeField(
         null=True,
         blank=True,
         help_text="Set: no sign-in, and every API key of the User is refused.",
     )
+    deleted_at = models.DateTimeField(
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="Set: nothing but the rows that count is left of the User.",
+    )
+    erased_at = models.DateTimeField(null=True, blank=True, editable=False)
+    team = models.BooleanField(
+        "team account", default=False, help_text="Numbers about Users leave the team out."
+    )
+    organization = models.CharField(
+        max_length=200, blank=True, help_text="Shown in place of the Application's answer."
+    )
+    discord_handle = models.CharField(max_length=100, blank=True)
+    session_number = models.PositiveIntegerField(default=0, editable=False)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
     objects: ClassVar[UserManager] = UserManager()
@@ -76,7 +113,15 @@ class User(AbstractBaseUser, PermissionsMixin):
         constraints = [
             models.CheckConstraint(
                 condition=models.Q(email=Lower("email")), name="user_email_lower_case"
-            )
+            ),
+            models.CheckConstraint(
+                condition=models.Q(is_superuser=False) | models.Q(is_staff=True),
+                name="user_admin_is_staff",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(deleted_at=None) | models.Q(is_staff=False),
+                name="user_deleted_has_no_role",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -85,7 +130,31 @@ class User(AbstractBaseUser, PermissionsMixin):
     @property
     def is_active(self) -> bool:  # type: ignore[override]
         """Whether the User may sign in; what Django's sign-in and sessions ask for."""
-        return self.suspended_at is None
+        return self.suspended_at is None and self.deleted_at is None
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether the User may change what the admin shows."""
+        return self.is_active and self.is_staff and self.is_superuser
+
+    @property
+    def role(self) -> Role:
+        """What the User may do in the admin while they are active."""
+        if self.is_superuser:
+            return Role.ADMIN
+        return Role.STAFF if self.is_staff else Role.USER
+
+    @property
+    def standing(self) -> Standing:
+        """Whether the User may sign in, in a word."""
+        if self.deleted_at is not None:
+            return Standing.DELETED
+        return Standing.ACTIVE if self.suspended_at is None else Standing.SUSPENDED
+
+    def _get_session_auth_hash(self, secret: str | None = None) -> str:
+        """Return what a session must carry: a new password or number ends all (A-068, A-069)."""
+        own: str = super()._get_session_auth_hash(secret)  # type: ignore[misc]
+        return f"{own}.{self.session_number}"
 
     def get_full_name(self) -> str:
         """Return the name, or the address of a User without one."""
@@ -140,3 +209,142 @@ class ApiKey(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}...)"
+
+
+class Tag(models.Model):
+    """A word that groups Users, in lowercase letters, digits and dashes (A-422)."""
+
+    name = models.CharField(max_length=TAG_LENGTH, unique=True)
+
+    class Meta:
+        ordering = ("name",)
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(name__regex=r"^[a-z0-9-]{1,32}$"), name="tag_form"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return str(self.name)
+
+
+class UserTag(models.Model):
+    """A tag that a User has."""
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="user_tags")
+    tag = models.ForeignKey(Tag, on_delete=models.CASCADE, related_name="user_tags")
+    added_by = models.ForeignKey(User, null=True, on_delete=models.PROTECT, related_name="+")
+    added_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["user", "tag"], name="user_tag_once")]
+
+    def __str__(self) -> str:
+        return str(self.tag_id)
+
+
+class Remark(models.Model):
+    """What an admin wrote about a User; only the admin reads it (A-586)."""
+
+    user = models.ForeignKey(User, on_delete=models.PROTECT, related_name="remarks")
+    by = models.ForeignKey(User, null=True, on_delete=models.PROTECT, related_name="+")
+    text = models.TextField(max_length=ANSWER_LENGTH)
+    at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ("-id",)
+
+    def __str__(self) -> str:
+        return f"{self.at:%Y-%m-%d}"
+
+
+class LinkPurpose(models.TextChoices):
+    """Why a link that sets a password was sent."""
+
+    APPROVAL = "approval", "Approval"
+    FIRST = "first", "First password"
+    RESET = "reset", "Reset"
+
+
+class PasswordLink(models.Model):
+    """A link that sets a User's password, once; only its hash is kept (A-033, A-038).
+
+    One that is neither used nor replaced is the newest, and a User has one of them at most.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    user = models.ForeignKey(User, on_delete=models.PROTECT, related_name="password_links")
+    purpose = models.CharField(max_length=16, choices=LinkPurpose)
+    digest = models.CharField(max_length=64, unique=True)
+    created_at = models.DateTimeField(default=timezone.now)
+    expires_at = models.DateTimeField()
+    used_at = models.DateTimeField(null=True)
+    replaced_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["user"],
+                condition=models.Q(used_at=None, replaced_at=None),
+                name="password_link_newest_only",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.purpose} of {self.created_at:%Y-%m-%d %H:%M}"
+
+
+class MailKind(models.TextChoices):
+    """The mails that are sent (contract-app.md section 12)."""
+
+    APPROVAL = "approval", "Approval"
+    REJECTION = "rejection", "Rejection"
+    INVITE = "invite", "Invite"
+    RESET = "reset", "Reset"
+    FIRST_PASSWORD = "first_password", "First password"
+    TOKEN_REQUEST = "token_request", "Token request, to the team"
+    TOKEN_DECISION = "token_decision", "Decided token request"
+    SPEND = "spend", "Spend, to the team"
+
+
+class Mail(models.Model):
+    """A mail on its way: written with what caused it, sent after that is committed (A-537).
+
+    `text` and `html` hold `LINK_PLACE` where the address of `link` belongs: the secret of a link is
+    in no row. Both are emptied once the mail is sent or given up. `next_try_at` is also the lease
+    of the process that sends.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    kind = models.CharField(max_length=16, choices=MailKind)
+    to = models.EmailField()
+    subject = models.CharField(max_length=200)
+    text = models.TextField(blank=True)
+    html = models.TextField(blank=True)
+    link = models.CharField(max_length=100, blank=True)
+    created_at = models.DateTimeField(default=timezone.now)
+    expires_at = models.DateTimeField()
+    attempts = models.PositiveSmallIntegerField(default=0)
+    next_try_at = models.DateTimeField(default=timezone.now)
+    sent_at = models.DateTimeField(null=True)
+    given_up_at = models.DateTimeField(null=True)
+    error = models.CharField(max_length=300, blank=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(sent_at=None) | models.Q(given_up_at=None),
+                name="mail_sent_or_given_up",
+            )
+        ]
+        indexes = [
+            models.Index(
+                fields=["next_try_at"],
+                condition=models.Q(sent_at=None, given_up_at=None),
+                name="mail_waiting",
+            ),
+            models.Index(fields=["-created_at"], name="mail_newest"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} to {self.to}"

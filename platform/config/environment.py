@@ -53,6 +53,58 @@ class Environment(BaseSettings):
     )
     debug: bool = Field(False, description="Django's debug pages; never on a server")
 
+    # People.
+    mail_url: str = Field(
+        "",
+        description="Mail server: `smtp://user:password@host:587` (STARTTLS where it is offered), "
+        "`smtps://...`, or `console://`; the log of the runner when unset",
+    )
+    mail_from: str = Field("", description="Sender of mails; `SUPPORT_EMAIL` when unset")
+    team_emails: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="Who is mailed about token requests and spend, separated by commas (A-550)"
+    )
+    apply_questions: Annotated[tuple[str, ...], NoDecode] = Field(
+        ("Role", "Links", "Models you need", "How did you hear of us"),
+        description="Optional questions of the Apply form, separated by commas (A-003)",
+    )
+    session_days: Annotated[float, Field(gt=0)] = Field(
+        30.0, description="Days after its last renewal that a session ends (A-066)"
+    )
+    invite_days: Annotated[float, Field(gt=0)] = Field(
+        7.0, description="Days that an Invite's link works (A-023)"
+    )
+    approval_link_days: Annotated[float, Field(gt=0)] = Field(
+        7.0, description="Days that the link of an approval works (A-030)"
+    )
+    password_link_minutes: Annotated[float, Field(gt=0)] = Field(
+        60.0, description="Minutes that a link for a password works (A-036, A-078)"
+    )
+    sign_in_tries_per_minute: Count = Field(
+        5, description="Sign-ins, asked links and set passwords a minute from an address (A-042)"
+    )
+    erase_days: Annotated[float, Field(gt=0)] = Field(
+        14.0, description="Days after which what a deleted User wrote is erased"
+    )
+    staff_two_factor: bool = Field(
+        True, description="Staff and admins open the admin only with two-factor sign-in"
+    )
+    reauthentication_seconds: Seconds = Field(
+        300.0, description="Seconds for which a repeated password lets sensitive actions through"
+    )
+    github_client_id: str = Field("", description="OAuth app of GitHub; unset: no such sign-in")
+    github_client_secret: str = Field("", description="Its secret")
+    github_url: str = Field("https://github.com", description="GitHub, or an Enterprise server")
+    google_client_id: str = Field("", description="OAuth client of Google; unset: no such sign-in")
+    google_client_secret: str = Field("", description="Its secret")
+    google_url: str = Field("https://accounts.google.com", description="Google's OpenID issuer")
+    huggingface_client_id: str = Field(
+        "", description="OAuth app of Hugging Face; unset: no such sign-in"
+    )
+    huggingface_client_secret: str = Field("", description="Its secret")
+    huggingface_url: str = Field(
+        "https://huggingface.co", description="OpenID issuer of Hugging Face"
+    )
+
     # Processes.
     log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="Log level")
     log_json: bool = Field(False, description="Write logs as JSON lines")
@@ -172,10 +224,14 @@ class Environment(BaseSettings):
         0, description="Threads of an engine on the processor; all cores when 0"
     )
 
-    @field_validator("allowed_hosts", "trusted_proxies", mode="before")
+    @field_validator(
+        "allowed_hosts", "trusted_proxies", "team_emails", "apply_questions", mode="before"
+    )
     @classmethod
     def _split(cls, value: object) -> object:
-        return tuple(filter(None, value.split(","))) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+        return tuple(filter(None, (part.strip() for part in value.split(","))))
 
     @field_validator("var_dir", "models_dir", "catalogue_path")
     @classmethod

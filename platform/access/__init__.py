@@ -1,0 +1,1 @@
+"""Access: Applications and Invites, sign-in and its providers, sessions, passwords, the profile."""

@@ -1,0 +1,84 @@
+"""What the lists of the admin share: who may do what, and no count over a long history.
+
+Admins change; staff decide and read (issue: roles). A list counts no further than `MOST_ROWS`.
+"""
+
+from typing import TypeVar
+
+from django.core.paginator import Paginator
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+from django.utils.functional import cached_property
+from unfold.admin import ModelAdmin
+
+M = TypeVar("M", bound=Model)
+
+MOST_ROWS = 10_000
+"""Rows that a list pages through and counts; what lies past them is found by a filter."""
+
+
+class BoundedPaginator(Paginator):  # type: ignore[type-arg]
+    """Pages of at most `MOST_ROWS` rows, so that a page of a long history costs what it shows."""
+
+    @cached_property
+    def count(self) -> int:
+        """Return the number of rows, or `MOST_ROWS` where there are more."""
+        rows = self.object_list
+        if not isinstance(rows, QuerySet):
+            return len(rows)
+        return rows.order_by()[:MOST_ROWS].count()
+
+
+class RoleAdmin(ModelAdmin):  # type: ignore[misc]
+    """Rows that everybody with a role reads, and only admins change."""
+
+    show_full_result_count = False
+    paginator = BoundedPaginator
+    list_per_page = 50
+    compressed_fields = True
+    list_filter_submit = True
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        """Whether the model shows at all."""
+        return self.has_view_permission(request)
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Everybody with a role reads."""
+        return request.user.is_active and request.user.is_staff
+
+    def has_decide_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        """Everybody with a role decides Applications and the like."""
+        return self.has_view_permission(request)
+
+    def has_manage_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        """Only admins change people and tokens."""
+        return is_admin(request)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Only admins add."""
+        return is_admin(request)
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Only admins change."""
+        return is_admin(request)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Nobody: what is counted or was decided keeps its row."""
+        return False
+
+
+class ReadOnlyAdmin(RoleAdmin):
+    """Rows that may be looked at and not touched."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Refuse."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Refuse."""
+        return False
+
+
+def is_admin(request: HttpRequest) -> bool:
+    """Whether an admin asks."""
+    return bool(getattr(request.user, "is_admin", False))

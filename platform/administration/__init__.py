@@ -1,0 +1,1 @@
+"""The admin: people, tokens, feedback and records, inside Django's admin."""
