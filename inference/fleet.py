@@ -17,9 +17,12 @@ import redis
 from django.conf import settings
 
 from inference import valkey
+from inference.catalogue import ModelEntry
 
 DEMAND_SECONDS = 5.0
 """A demand that nobody repeats for so long is gone."""
+FLOOR_SECONDS = 60.0
+"""A floor that nobody repeats for so long is gone."""
 MISSED_REPORTS = 6
 
 
@@ -72,7 +75,8 @@ class Boot:
 
     stage: Stage
     since: float
-    """Unix seconds: of the waiting request for `waiting_for_gpu`, else of the worker's start."""
+    """Unix seconds: for `waiting_for_gpu` of the waiting request or the warm window, else of the
+    worker's start."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,34 @@ class Fleet:
         raw = cast("bytes | None", self._valkey.get(valkey.demand(model_id)))
         return float(raw) if raw else None
 
+    def keep_warm(self, model_id: str, since: float, seconds: float) -> None:
+        """Have one container of the model kept for `seconds`, with or without requests (C-627).
+
+        `since` is the Unix time at which that began. The floor ends by itself unless it is
+        repeated, and after `FLOOR_SECONDS` at the latest.
+        """
+        life_ms = max(1, int(min(seconds, FLOOR_SECONDS) * 1000))
+        self._valkey.set(valkey.floor(model_id), repr(since), px=life_ms)
+
+    def let_cool(self, model_id: str) -> None:
+        """End the floor of a model; a container that is idle then stops as usual."""
+        self._valkey.delete(valkey.floor(model_id))
+
+    def floor(self, model_id: str) -> float | None:
+        """Return the Unix seconds since when the model is to be kept warm, or None."""
+        raw = cast("bytes | None", self._valkey.get(valkey.floor(model_id)))
+        return float(raw) if raw else None
+
+    def containers(self, model: ModelEntry) -> int:
+        """Return how many containers of a model cost money now, whatever their stage.
+
+        A model on a server of the operator's has no reports: it counts as one container while it
+        answered within the last minutes (C-134).
+        """
+        if model.backend.kind == "worker":
+            return len(self.workers(model.id))
+        return int(self._answered_lately(model.id))
+
     def note_answer(self, model_id: str) -> None:
         """Note that the model answered, for the time when no report tells of it (C-134)."""
         _answered_here[model_id] = time.monotonic()
@@ -151,25 +183,29 @@ class Fleet:
         """
         try:
             reports = self.workers(model_id)
-            state = state_of(reports, self.demand(model_id))
+            wanted = [self.demand(model_id), self.floor(model_id)]
+            state = state_of(reports, min((at for at in wanted if at is not None), default=None))
             if reports:
                 return state
-            return replace(state, warm=bool(self._valkey.exists(valkey.answered(model_id))))
+            return replace(state, warm=self._answered_lately(model_id))
         except (redis.exceptions.RedisError, OSError):
             seen = _answered_here.get(model_id, -math.inf)
             lately = time.monotonic() - seen < settings.BASALT.warm_after_answer_seconds
             return ModelState(warm=lately, boot=None)
 
+    def _answered_lately(self, model_id: str) -> bool:
+        return bool(self._valkey.exists(valkey.answered(model_id)))
 
-def state_of(workers: Iterable[WorkerReport], demand: float | None) -> ModelState:
-    """Return the state that these reports and this demand mean."""
+
+def state_of(workers: Iterable[WorkerReport], wanted: float | None) -> ModelState:
+    """Return the state that these reports mean; `wanted` is since when a container is wanted."""
     reports = list(workers)
     starting = [report for report in reports if report.stage in _STARTING]
     if starting:
         furthest = max(starting, key=lambda report: _STARTING.index(report.stage))
         boot = Boot(furthest.stage, furthest.started_at)
-    elif demand is not None and not reports:
-        boot = Boot(Stage.WAITING_FOR_GPU, demand)
+    elif wanted is not None and not reports:
+        boot = Boot(Stage.WAITING_FOR_GPU, wanted)
     else:
         boot = None
     return ModelState(warm=any(r.stage is Stage.SERVING for r in reports), boot=boot)

@@ -26,6 +26,11 @@ def demand(model_id: str) -> str:
     return f"{PREFIX}demand:{model_id}"
 
 
+def floor(model_id: str) -> str:
+    """Since when a window keeps a model warm; it expires when nobody repeats it."""
+    return f"{PREFIX}floor:{model_id}"
+
+
 def answered(model_id: str) -> str:
     """Mark that a model answered lately; a worker that retires takes it away."""
     return f"{PREFIX}answered:{model_id}"

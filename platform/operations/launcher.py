@@ -1,5 +1,7 @@
 """Starts a model's engine worker when a request waits for it, and stops it when it was idle.
 
+A floor, which warm windows make, starts a worker without a request and keeps it while it is idle.
+
 On a bare machine this is part of `manage.py up`. On servers it is `manage.py launcher`, whose
 command may start the worker anywhere, as long as it runs for as long as the worker does and ends
 it on SIGTERM.
@@ -36,6 +38,8 @@ class Sight:
 
     demand: bool
     workers: tuple[WorkerReport, ...]
+    floor: bool = False
+    """Whether a worker is to be kept without requests."""
 
 
 class Move(Enum):
@@ -70,14 +74,15 @@ class Seat:
         """The next move, from what is seen at `now`."""
         self._note(sight, now)
         if not self.running:
-            wanted = sight.demand and not sight.workers
+            wanted = (sight.demand or sight.floor) and not sight.workers
             return Move.START if wanted and now >= self.may_start else Move.NOTHING
         if self.stopping:
             return Move.NOTHING
         if self.heard is not None and now - self.heard >= SILENT_SECONDS:
             return Move.KILL
         idle = bool(self.idle_marks) and None not in self.idle_marks
-        if idle and not sight.demand and now - self.idle_from >= self.idle_seconds:
+        kept = sight.demand or sight.floor
+        if idle and not kept and now - self.idle_from >= self.idle_seconds:
             return Move.STOP
         return Move.NOTHING
 
@@ -152,6 +157,7 @@ class Launcher:
                 Sight(
                     self._fleet.demand(model.id) is not None,
                     tuple(self._fleet.workers(model.id)),
+                    self._fleet.floor(model.id) is not None,
                 )
                 for model in self._models
             ]
@@ -186,7 +192,7 @@ class Launcher:
             )
             return
         model.seat.started()
-        self._supervisor.console.line(f"starting {model.id}, for which a request waits")
+        self._supervisor.console.line(f"starting {model.id}, which is wanted")
         self._spawn(model, self._watch(model, model.child))
 
     async def _watch(self, model: _Model, child: Child) -> None:

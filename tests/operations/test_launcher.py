@@ -21,7 +21,7 @@ import pytest
 import redis
 
 from inference.catalogue import ModelEntry
-from inference.fleet import Fleet, Stage, WorkerReport
+from inference.fleet import Boot, Fleet, ModelState, Stage, WorkerReport
 from operations import launcher as launching
 from operations.console import Console
 from operations.launcher import Launcher, Move, Seat, Sight, templated
@@ -86,6 +86,24 @@ def test_an_idle_worker_that_is_asked_for_stays() -> None:
     seat.started()
     seat.decide(warm(500.0), 0)
     assert seat.decide(warm(500.0, demand=True), 30) is Move.NOTHING
+
+
+@pytest.mark.row("C-627", "A-447")
+def test_a_floor_starts_a_worker_without_a_request_and_keeps_an_idle_one() -> None:
+    seat = Seat(idle_seconds=10)
+    assert seat.decide(Sight(demand=False, workers=(), floor=True), 0) is Move.START
+    seat.started()
+    idle = Sight(demand=False, workers=(report(idle_since=500.0),), floor=True)
+    assert seat.decide(idle, 1) is Move.NOTHING
+    assert seat.decide(idle, 1000) is Move.NOTHING
+    # The floor is gone, and the worker has been idle for long.
+    assert seat.decide(warm(500.0), 1001) is Move.STOP
+
+
+def test_a_floor_starts_no_second_worker() -> None:
+    seat = Seat(idle_seconds=10)
+    elsewhere = Sight(demand=False, workers=(report(idle_since=500.0),), floor=True)
+    assert seat.decide(elsewhere, 0) is Move.NOTHING
 
 
 def test_a_worker_that_fell_silent_is_killed() -> None:
@@ -221,6 +239,45 @@ def test_an_idle_worker_is_stopped_and_started_again_on_demand(fleet: Fleet) -> 
 
     site.run(work)
     assert f"stopping {site.model}, which was idle" in site.shown.getvalue()
+
+
+@pytest.mark.row("C-627")
+def test_a_model_with_a_floor_is_started_and_stays_until_the_floor_ends(fleet: Fleet) -> None:
+    site = Site(fleet, LASTING, idle_seconds=0.1)
+
+    async def work() -> None:
+        fleet.keep_warm(site.model, time(), 60)
+        assert fleet.state(site.model).boot == Boot(
+            Stage.WAITING_FOR_GPU, cast(float, fleet.floor(site.model))
+        )
+        for _ in range(600):
+            if site.pids:
+                break
+            await asyncio.sleep(0.05)
+        [pid] = site.pids
+        idle = report(site.model, idle_since=time())
+        for _ in range(6):
+            fleet.report(idle)
+            await asyncio.sleep(launching.POLL_SECONDS)
+        assert psutil.pid_exists(pid)
+        assert fleet.state(site.model) == ModelState(warm=True, boot=None)
+        fleet.let_cool(site.model)
+        for _ in range(600):
+            if not psutil.pid_exists(pid):
+                break
+            fleet.report(idle)
+            await asyncio.sleep(0.05)
+        assert not psutil.pid_exists(pid)
+
+    site.run(work)
+
+
+@pytest.mark.row("C-627")
+def test_a_floor_ends_by_itself(fleet: Fleet) -> None:
+    model = f"model-{uuid4().hex[:8]}"
+    fleet.keep_warm(model, time(), 0.2)
+    assert fleet.floor(model) is not None
+    wait_for(lambda: fleet.floor(model) is None, "the floor ended", 10)
 
 
 def test_a_killed_worker_is_replaced_while_a_request_waits(
