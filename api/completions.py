@@ -130,7 +130,7 @@ class CreateCompletion(StreamConsumer):
             try:
                 async with admitted(
                     request,
-                    key=key,
+                    payer=key,
                     request_id=self.request_id,
                     policy=LIVE,
                     client=client(),

@@ -142,6 +142,9 @@ class Attempt:
                 return
         self._answer = answer
 
+    def held(self) -> None:
+        """Nothing changes when the Hold is taken: the key is this run's already."""
+
     def paid(self) -> None:
         """Keep the answer, inside the transaction that settles the Hold.
 

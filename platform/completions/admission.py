@@ -1,7 +1,8 @@
 """Admission: the one way from a checked request to a running Completion.
 
 The steps stand in the contract's order (U-33); everything that can be refused is refused before
-the Hold is taken. What differs between surfaces is a `Policy`.
+the Hold is taken. What differs between surfaces is a `Policy`. Background work passes twice: it is
+checked when it is submitted, and admitted when it starts.
 """
 
 import asyncio
@@ -12,8 +13,9 @@ from functools import partial
 from uuid import UUID, uuid4
 
 import structlog
+from django.conf import settings
+from django.db import transaction
 
-from accounts.keys import KeyState, read_key
 from billing import ledger, spend_stop
 from billing.allowance import BudgetExceeded, tokens_left
 from billing.models import Source
@@ -23,24 +25,24 @@ from completions.database import in_database, or_undone
 from completions.endings import note_unpaid
 from completions.failures import (
     budget_exceeded,
-    check_key,
     context_exceeded,
     invalid,
+    model_busy,
     model_not_found,
     not_prepared,
     spend_cap,
-    unknown_key,
     unreachable,
 )
-from completions.generation import Generation, Record
+from completions.generation import Generation, Record, release
 from completions.owner import current_owner, replace_owner
-from completions.places import places
+from completions.payer import NotYet, Payer, check_background, check_live
+from completions.places import ModelFull, places
 from completions.request import CompletionRequest
 from completions.results import result_bytes, results
 from inference import catalogue
 from inference.backends.router import Inference
 from inference.catalogue import ModelEntry
-from inference.client import LOST
+from inference.client import LOST, Patience
 from inference.engine.messages import EngineRequest, Stopping
 from inference.tokenizers import EncodedText, TokenizerMissing, counter_for
 
@@ -52,13 +54,28 @@ class Policy:
     """What differs between the surfaces that run Completions."""
 
     source: Source
-    clamps: bool
+    clamps: bool = False
     """Lower `max_tokens` to what the tokens left can hold (C-311)."""
-    stands_in_line: bool
+    has_deadline: bool = False
+    """Without a stream, the answer must come in time (C-298, U-09)."""
+    stands_in_line: bool = False
     """Take one of the key's places, waiting in its line (C-374)."""
+    in_background: bool = True
+    """No client waits. The work was checked when it was submitted and claimed while no spend stop
+    was on; it waits for a place of the model instead of being refused (C-616), and longer for
+    Inference (C-222)."""
+
+    @property
+    def patience(self) -> Patience:
+        """How long to wait for Inference (C-221, C-222, C-669)."""
+        env = settings.BASALT
+        start = env.background_answer_timeout if self.in_background else env.answer_timeout
+        return Patience(start=start, gap=env.answer_timeout)
 
 
-LIVE = Policy(source=Source.API, clamps=True, stands_in_line=True)
+LIVE = Policy(
+    source=Source.API, clamps=True, has_deadline=True, stands_in_line=True, in_background=False
+)
 """`POST /v1/completions`."""
 
 
@@ -76,54 +93,12 @@ class Counted:
         return tuple(prompt.count for prompt in self.prompts)
 
 
-@contextlib.asynccontextmanager
-async def admitted(
-    request: CompletionRequest,
-    *,
-    key: KeyState,
-    request_id: str,
-    policy: Policy,
-    client: Inference,
-    written: contextlib.AsyncExitStack,
-    record: Record | None = None,
-) -> AsyncIterator[Generation]:
-    """Admit a request and run it; its Hold has ended when the context is left.
-
-    `written` is left by the caller once the answer has been written, and gives the room of a large
-    result back. `record` is what is kept of the request; it ends with the Hold.
+async def check(request: CompletionRequest, *, has_deadline: bool) -> tuple[Counted, caps.Output]:
+    """Check everything about a request that does not depend on the moment, and count its tokens.
 
     Raises:
-        Failure: the contract's refusal; nothing is held then.
+        Failure: the 400 of a field, a cap, the model or the context.
     """
-    generation: Generation | None = None
-    try:
-        async with _admitted(
-            request,
-            key=key,
-            request_id=request_id,
-            policy=policy,
-            client=client,
-            written=written,
-            record=record,
-        ) as generation:
-            yield generation
-    except BaseException as error:
-        if generation is None or not generation.paid:
-            note_unpaid(policy.source, request.model, error)
-        raise
-
-
-@contextlib.asynccontextmanager
-async def _admitted(
-    request: CompletionRequest,
-    *,
-    key: KeyState,
-    request_id: str,
-    policy: Policy,
-    client: Inference,
-    written: contextlib.AsyncExitStack,
-    record: Record | None,
-) -> AsyncIterator[Generation]:
     model = find_model(request.model)
     reads.check_one_choice(request)
     reads.check_layers(request, model)
@@ -134,19 +109,99 @@ async def _admitted(
     asked = caps.asked_output(request, model, counted.counts).max_tokens
     reads.check_capture(request, model, counted.counts, asked)
     reads.check_reach(request, counted.counts, asked)
-    output = caps.settle_output(request, model, counted.counts)
+    output = caps.settle_output(request, model, counted.counts, has_deadline=has_deadline)
     check_ids(counted)
-    if await in_database(spend_stop.is_on):
+    return counted, output
+
+
+async def check_submission(request: CompletionRequest, *, payer: Payer, policy: Policy) -> Counted:
+    """Refuse a request that background work could not run now (C-361, C-412); nothing is held.
+
+    Raises:
+        Failure: as `check`, 429 `spend_cap`, or 429 `budget_exceeded` when all the tokens left
+            could not hold it.
+    """
+    counted, output = await check(request, has_deadline=policy.has_deadline)
+    tokens = caps.tokens_to_hold(request, counted.counts, output.max_tokens)
+    await in_database(_check_moment, payer, tokens)
+    return counted
+
+
+def _check_moment(payer: Payer, tokens: int) -> None:
+    """Refuse what the spend stop or the tokens left do not allow at this moment."""
+    if spend_stop.is_on():
+        raise spend_cap()
+    left = tokens_left(user_id=payer.user_id, key_id=payer.key_id)
+    try:
+        left.bucket_for(tokens)
+    except BudgetExceeded as short:
+        raise budget_exceeded(short, tokens) from None
+
+
+@contextlib.asynccontextmanager
+async def admitted(
+    request: CompletionRequest,
+    *,
+    payer: Payer,
+    request_id: str,
+    policy: Policy,
+    client: Inference,
+    written: contextlib.AsyncExitStack,
+    record: Record | None = None,
+) -> AsyncIterator[Generation]:
+    """Admit a request and run it; its Hold has ended when the context is left.
+
+    `written` is left by the caller once the answer has been written, and gives the room of a large
+    result back. `record` is what is kept of the request; it begins and ends with the Hold.
+
+    Raises:
+        Failure: the contract's refusal; nothing is held then.
+        NotYet: background work has to wait; nothing is held then.
+    """
+    generation: Generation | None = None
+    try:
+        async with _admitted(
+            request,
+            payer=payer,
+            request_id=request_id,
+            policy=policy,
+            client=client,
+            written=written,
+            record=record,
+        ) as generation:
+            yield generation
+    except NotYet:
+        raise
+    except BaseException as error:
+        if generation is None or not (generation.paid or generation.runs_again):
+            note_unpaid(policy.source, request.model, error)
+        raise
+
+
+@contextlib.asynccontextmanager
+async def _admitted(
+    request: CompletionRequest,
+    *,
+    payer: Payer,
+    request_id: str,
+    policy: Policy,
+    client: Inference,
+    written: contextlib.AsyncExitStack,
+    record: Record | None,
+) -> AsyncIterator[Generation]:
+    counted, output = await check(request, has_deadline=policy.has_deadline)
+    model = counted.model
+    if not policy.in_background and await in_database(spend_stop.is_on):
         raise spend_cap()
     async with contextlib.AsyncExitStack() as held:
         work_id = uuid4().hex
         room = results().room(result_bytes(request, model, counted.counts, output.max_tokens))
         if policy.stands_in_line:
-            await stand_in_line(held, key=key, work_id=work_id)
+            await stand_in_line(held, payer=payer, work_id=work_id)
         await written.enter_async_context(room)
-        period = await take_place(held, model=model, work_id=work_id)
+        period = await take_place(held, model=model, work_id=work_id, policy=policy)
         hold_id, owner, output = await take_hold(
-            counted, output, key=key, request_id=request_id, policy=policy
+            counted, output, payer=payer, request_id=request_id, policy=policy, record=record
         )
         generation = Generation(
             hold_id=hold_id,
@@ -155,35 +210,44 @@ async def _admitted(
             model=model,
             output=output,
             prompt_tokens=sum(counted.counts),
-            engine_request=engine_request(counted, output, work_id, key.user_id),
+            engine_request=engine_request(counted, output, work_id, payer.user_id),
             client=client,
+            patience=policy.patience,
             breaker_period=period,
             record=record,
         )
         yield await held.enter_async_context(generation)
 
 
-async def stand_in_line(held: contextlib.AsyncExitStack, *, key: KeyState, work_id: str) -> None:
+async def stand_in_line(held: contextlib.AsyncExitStack, *, payer: Payer, work_id: str) -> None:
     """Wait in the key's line for one of its places, which goes back when `held` is left.
 
     Raises:
         Failure: `queue_full`, or `upstream_unreachable` while Valkey is away.
     """
     with unreachable_without_valkey():
-        await held.enter_async_context(places().of_key(str(key.key_id), work_id))
+        await held.enter_async_context(places().of_key(str(payer.key_id), work_id))
 
 
-async def take_place(held: contextlib.AsyncExitStack, *, model: ModelEntry, work_id: str) -> int:
+async def take_place(
+    held: contextlib.AsyncExitStack, *, model: ModelEntry, work_id: str, policy: Policy
+) -> int:
     """Pass the breaker and take one of the model's places, which goes back when `held` is left.
 
     Returns the breaker's period.
 
     Raises:
         Failure: `circuit_open`, or `upstream_unreachable` while Valkey is away.
+        NotYet: background work finds no place (C-375, C-450).
     """
-    with unreachable_without_valkey():
-        period = await breakers().enter(model.id)
-        await held.enter_async_context(places().of_model(model.id, work_id))
+    try:
+        with unreachable_without_valkey():
+            period = await breakers().enter(model.id)
+            await held.enter_async_context(places().of_model(model.id, work_id))
+    except ModelFull:
+        if policy.in_background:
+            raise NotYet(f"{model.id} has no place free", model=model.id) from None
+        raise model_busy(model.id, settings.BASALT.max_inflight_per_model) from None
     return period
 
 
@@ -283,9 +347,10 @@ async def take_hold(
     counted: Counted,
     output: caps.Output,
     *,
-    key: KeyState,
+    payer: Payer,
     request_id: str,
     policy: Policy,
+    record: Record | None,
 ) -> tuple[UUID, UUID, caps.Output]:
     """Take the Hold, with `max_tokens` lowered when the policy allows and the tokens demand it.
 
@@ -296,77 +361,82 @@ async def take_hold(
     size = partial(caps.tokens_to_hold, counted.request, counted.counts)
     take = partial(
         _take,
-        key=key,
+        payer=payer,
         request_id=request_id,
         model=counted.model.id,
-        source=policy.source,
-        waited=policy.stands_in_line,
+        policy=policy,
+        record=record,
     )
     asked = size(output.max_tokens)
     try:
-        return *await _held(in_database(take, tokens=asked)), output
+        return *await _held(in_database(take, tokens=asked), record), output
     except BudgetExceeded as short:
         cause = short
     if not policy.clamps:
         raise budget_exceeded(cause, asked)
-    left = await in_database(tokens_left, user_id=key.user_id, key_id=key.key_id)
+    left = await in_database(tokens_left, user_id=payer.user_id, key_id=payer.key_id)
     room = (left.largest_hold - sum(counted.counts)) // counted.request.choices
     if room < 1 or room >= output.max_tokens:
         raise budget_exceeded(cause, asked)
     reads.check_reach(counted.request, counted.counts, room)
     lowered = output.lowered_to(room)
     try:
-        return *await _held(in_database(take, tokens=size(room))), lowered
+        return *await _held(in_database(take, tokens=size(room)), record), lowered
     except BudgetExceeded as lost_race:
         raise budget_exceeded(lost_race, size(room)) from None
 
 
-async def _held(taking: Coroutine[object, object, tuple[UUID, UUID]]) -> tuple[UUID, UUID]:
+async def _held(
+    taking: Coroutine[object, object, tuple[UUID, UUID]], record: Record | None
+) -> tuple[UUID, UUID]:
     """Await the Hold; when the client leaves meanwhile, it is released (C-344)."""
 
-    async def release(hold: tuple[UUID, UUID]) -> None:
-        await in_database(ledger.release, hold_id=hold[0], owner=hold[1])
+    async def undo(hold: tuple[UUID, UUID]) -> None:
+        await in_database(release, hold_id=hold[0], owner=hold[1], record=record)
 
-    return await or_undone(taking, release)
+    return await or_undone(taking, undo)
 
 
 def _take(
     *,
-    key: KeyState,
+    payer: Payer,
     tokens: int,
     request_id: str,
     model: str,
-    source: Source,
-    waited: bool,
+    policy: Policy,
+    record: Record | None,
 ) -> tuple[UUID, UUID]:
     """Take a Hold under this process's lease; returns the Hold's id and the lease's token.
 
-    A key that was revoked or paused while its request waited in line is refused (C-008).
+    A key that was revoked or paused while its request waited is refused, or waits on (C-008,
+    C-612, C-613).
     """
-    if waited:
-        _check_again(key)
+    if policy.in_background:
+        check_background(payer)
+    elif policy.stands_in_line:
+        check_live(payer)
     owner = current_owner()
-    take = partial(
-        ledger.take_hold,
-        user_id=key.user_id,
-        key_id=key.key_id,
-        tokens=tokens,
-        request_id=request_id,
-        model=model,
-        source=source,
-    )
+
+    def take() -> UUID:
+        with transaction.atomic():
+            hold = ledger.take_hold(
+                user_id=payer.user_id,
+                key_id=payer.key_id,
+                tokens=tokens,
+                request_id=request_id,
+                model=model,
+                source=policy.source,
+                owner=owner,
+            )
+            if record is not None:
+                record.held()
+        return hold.id
+
     try:
-        return take(owner=owner).id, owner
+        return take(), owner
     except ledger.OwnerLost:
         owner = replace_owner(owner)
-        return take(owner=owner).id, owner
-
-
-def _check_again(key: KeyState) -> None:
-    state = read_key(key.key_id)
-    if state is None:
-        raise unknown_key()
-    check_key(state)
+        return take(), owner
 
 
 def engine_request(
@@ -388,4 +458,5 @@ def engine_request(
         priority=request.priority,
         read_layers=reads.layers_read(request, counted.model),
         steering=request.steering,
+        user=request.user,
     )

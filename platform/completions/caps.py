@@ -125,15 +125,23 @@ def asked_output(request: CompletionRequest, model: ModelEntry, counts: tuple[in
     return Output(min(room, env.deadline_max_tokens) if cut else room, room, cut, False, True)
 
 
-def settle_output(request: CompletionRequest, model: ModelEntry, counts: tuple[int, ...]) -> Output:
-    """Return the `max_tokens` of a live Completion (C-295 to C-300, C-312).
+def settle_output(
+    request: CompletionRequest,
+    model: ModelEntry,
+    counts: tuple[int, ...],
+    *,
+    has_deadline: bool = True,
+) -> Output:
+    """Return the `max_tokens` of a Completion (C-295 to C-300, C-312).
+
+    With `has_deadline` an answer without a stream must come in time (C-298).
 
     Raises:
         Failure: `deadline_infeasible`, or `context_length_exceeded`.
     """
     most, longest = settings.BASALT.deadline_max_tokens, max(counts)
     output = asked_output(request, model, counts)
-    if not request.stream and output.max_tokens > most:
+    if has_deadline and not request.stream and output.max_tokens > most:
         raise deadline_infeasible(output.max_tokens, most)
     if longest + max(output.max_tokens, 1) > model.max_model_len:
         raise context_exceeded(model.max_model_len, longest, max(output.max_tokens, 1))

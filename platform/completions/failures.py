@@ -71,22 +71,35 @@ def check_key(key: KeyState) -> None:
     Raises:
         Failure: 401 `key_revoked`, `account_suspended` or `key_disabled`.
     """
-    env = settings.BASALT
     if key.revoked:
         raise Failure(401, "This API key has been revoked.", "key_revoked")
     if key.suspended:
-        raise Failure(
-            401,
-            f"Your access to {env.site_name} is suspended. Write to {env.support_email} if you "
-            "think this is a mistake.",
-            "account_suspended",
-        )
+        raise Failure(401, suspension_message(), "account_suspended")
     if key.paused:
         raise Failure(
             401,
             "This API key is paused. Resume it on API Keys in the App to use it again.",
             "key_disabled",
         )
+
+
+def suspension_message() -> str:
+    """Return what a suspended User is told (C-007)."""
+    env = settings.BASALT
+    return (
+        f"Your access to {env.site_name} is suspended. Write to {env.support_email} if you "
+        "think this is a mistake."
+    )
+
+
+def key_was_revoked() -> Failure:
+    """Background work whose key was revoked before it ran (C-613, U-15)."""
+    return Failure(401, "The API key that made this request was revoked.", "invalid_api_key")
+
+
+def user_was_suspended() -> Failure:
+    """Background work whose User was suspended before it ran (C-614, U-15)."""
+    return Failure(401, suspension_message(), "invalid_api_key")
 
 
 class ClientLeft(OSError):

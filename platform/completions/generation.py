@@ -13,7 +13,6 @@ from typing import Protocol, Self
 from uuid import UUID
 
 import structlog
-from django.conf import settings
 from django.db import DatabaseError, transaction
 
 from billing import ledger
@@ -54,7 +53,14 @@ class RecordLost(Exception):
 
 
 class Record(Protocol):
-    """What is kept of a request beside its Hold: it ends in the Hold's transaction."""
+    """What is kept of a request beside its Hold: it begins and ends in the Hold's transactions."""
+
+    def held(self) -> None:
+        """The Hold was taken.
+
+        Raises:
+            RecordLost: undoes the Hold, and the request does not run.
+        """
 
     def paid(self) -> None:
         """The Hold was settled.
@@ -90,6 +96,7 @@ class Generation:
         prompt_tokens: int,
         engine_request: EngineRequest,
         client: Inference,
+        patience: Patience,
         breaker_period: int,
         record: Record | None = None,
     ) -> None:
@@ -100,12 +107,15 @@ class Generation:
         self.finished: Finished | None = None
         self.client_left = False
         """Set by the surface when the client is gone, so that a stop of our own reads apart."""
+        self.runs_again = False
+        """Set by background work that runs again later, so that this run pays nothing (C-346)."""
         self.paid = False
         """Whether its Hold ended in a settle; known once its context has been left."""
         self._hold_id = hold_id
         self._owner = owner
         self._prompt_tokens = prompt_tokens
         self._client = client
+        self._patience = patience
         self._breaker_period = breaker_period
         self._record = record
         self._reached = False
@@ -133,9 +143,8 @@ class Generation:
         Raises:
             Failure: when Inference refuses or fails.
         """
-        env = settings.BASALT
-        patience = Patience(start=env.answer_timeout, gap=env.answer_timeout)
-        async with self._client.complete(self.model, self.engine_request, patience) as events:
+        run = self._client.complete(self.model, self.engine_request, self._patience)
+        async with run as events:
             async for event in events:
                 if isinstance(event, Failed):
                     raise of_engine(event)
@@ -169,6 +178,8 @@ class Generation:
 
     def _ending(self, error: BaseException | None) -> _End:
         """Choose the row of the table of section 12."""
+        if self.runs_again:
+            return _End(None)
         if isinstance(error, Exception) and not isinstance(error, Failure | ClientLeft):
             return _End(None)  # A fault of the API itself costs nothing (C-345).
         if self.finished and self._fitting:
@@ -204,7 +215,7 @@ class Generation:
 
     def _write(self, end: _End) -> None:
         if end.usage is None:
-            self._release()
+            release(hold_id=self._hold_id, owner=self._owner, record=self._record)
             return
         try:
             self._settle(end.usage, end)
@@ -225,11 +236,13 @@ class Generation:
             if ended and self._record is not None:
                 self._record.paid()
 
-    def _release(self) -> None:
-        with transaction.atomic():
-            ended = ledger.release(hold_id=self._hold_id, owner=self._owner)
-            if ended and self._record is not None:
-                self._record.released()
+
+def release(*, hold_id: UUID, owner: UUID, record: Record | None) -> None:
+    """Release a Hold together with what is kept of its request, in one transaction."""
+    with transaction.atomic():
+        ended = ledger.release(hold_id=hold_id, owner=owner)
+        if ended and record is not None:
+            record.released()
 
 
 def late_ends() -> int:

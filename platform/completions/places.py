@@ -17,7 +17,7 @@ import structlog
 from django.conf import settings
 
 from completions.database import to_its_end
-from completions.failures import model_busy, queue_full
+from completions.failures import queue_full
 from inference import valkey
 from inference.client import LOST
 
@@ -106,6 +106,10 @@ def _alive(key_id: str) -> str:
 
 def _in_flight(model_id: str) -> str:
     return f"{valkey.PREFIX}places:model:{model_id}"
+
+
+class ModelFull(Exception):
+    """The model has its most requests in flight."""
 
 
 class Places:
@@ -222,11 +226,11 @@ class Places:
         """Hold one of the model's places in flight.
 
         Raises:
-            Failure: `circuit_open`, when all are taken.
+            ModelFull: when all are taken.
         """
         try:
             if not await to_its_end(asyncio.to_thread(self._try_model, model_id, member)):
-                raise model_busy(model_id, settings.BASALT.max_inflight_per_model)
+                raise ModelFull(model_id)
             yield
         finally:
             sets = [_in_flight(model_id)]
