@@ -243,6 +243,7 @@ def completion_request(value: object) -> CompletionRequest:
         continuous_usage=bool(options.continuous_usage_stats),
         read_layers=body.output_residual_stream,
         steering=steering_of(body.apply_steering_vectors or ()),
+        user=body.user,
     )
 
 

@@ -6,6 +6,7 @@ the client is the real thing, and a test decides what Inference does.
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from inference.engine.messages import (
     Failed,
     FailureCode,
     Finished,
+    Given,
     Residuals,
 )
 from inference.worker import Emit, EngineWorker
@@ -40,6 +42,7 @@ class Asked:
         self.request = request
         self.aborted = threading.Event()
         self._engine = engine
+        self.given = Given(id=f"cmpl-{request.request_id}", created=int(time.time()))
         self._seq = 1
         self._generated = 0
 
@@ -53,6 +56,7 @@ class Asked:
                 index=index,
                 text=text,
                 token_ids=fields.pop("token_ids", (7,)),
+                given=self.given if self._generated == 1 else None,
                 finish_reason=finish,
                 **fields,
             )

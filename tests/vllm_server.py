@@ -133,7 +133,8 @@ def chunk(*texts: str, index: int = 0, finish: str | None = None, **fields: obje
     """An event in which a choice gains one token for each text."""
     choice = {"index": index, "text": "".join(texts), "logprobs": None, "finish_reason": finish}
     choice |= {"stop_reason": None, "token_ids": [7] * len(texts)} | fields
-    return event("data: " + json.dumps({"choices": [choice]}, ensure_ascii=False))
+    said = {"id": "cmpl-far", "created": 1_796_030_700, "choices": [choice]}
+    return event("data: " + json.dumps(said, ensure_ascii=False))
 
 
 def usage(prompt_tokens: int, completion_tokens: int) -> bytes:

@@ -38,7 +38,15 @@ from inference.backends.vllm_request import (
 )
 from inference.catalogue import ModelEntry
 from inference.client import Patience
-from inference.engine.messages import Accepted, Delta, EngineRequest, Event, Failed, Finished
+from inference.engine.messages import (
+    Accepted,
+    Delta,
+    EngineRequest,
+    Event,
+    Failed,
+    Finished,
+    Given,
+)
 
 ERROR_BYTES = 64 * 1024
 """So much of an error's body is read."""
@@ -134,6 +142,8 @@ class Exchange:
         self._deadline = time.monotonic() + patience.start
         self._seq = itertools.count()
         self._generated = 0
+        self._told = False
+        """Whether the id and the time of the answer were handed on."""
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Yield the events; the last is Finished or Failed."""
@@ -224,7 +234,7 @@ class Exchange:
             if chunk.usage is not None:
                 usage = chunk
             for choice in chunk.choices:
-                yield await self._delta(choice)
+                yield await self._delta(choice, chunk)
             self._deadline = time.monotonic() + self._patience.gap
         raise failures.cut()
 
@@ -255,7 +265,7 @@ class Exchange:
         if whole.error is not None:
             raise failures.of_event(whole.error)
         for choice in whole.choices:
-            yield await self._delta(choice)
+            yield await self._delta(choice, whole)
         read = await asyncio.to_thread(read_residuals, whole.activations, self._model.dtype)
         end = self._finished(whole)
         yield Finished(
@@ -266,12 +276,12 @@ class Exchange:
             residuals=read,
         )
 
-    async def _delta(self, choice: Choice) -> Delta:
+    async def _delta(self, choice: Choice, answer: Answer) -> Delta:
         if choice.prompt_logprobs is None:
-            return self._gained(choice)
-        return await asyncio.to_thread(self._gained, choice)
+            return self._gained(choice, answer)
+        return await asyncio.to_thread(self._gained, choice, answer)
 
-    def _gained(self, choice: Choice) -> Delta:
+    def _gained(self, choice: Choice, answer: Answer) -> Delta:
         asked = self._asked
         if choice.token_ids is None:
             raise misfit("token ids are missing")
@@ -295,11 +305,19 @@ class Exchange:
             index=choice.index,
             text="" if silent else choice.text,
             token_ids=() if silent else tuple(choice.token_ids),
+            given=self._given(answer),
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
             finish_reason="length" if silent and ends else choice.finish_reason,
             stop_reason=None if silent else choice.stop_reason,
         )
+
+    def _given(self, answer: Answer) -> Given | None:
+        """Return the answer's id and time the first time (C-666)."""
+        if self._told or answer.id is None or answer.created is None:
+            return None
+        self._told = True
+        return Given(id=answer.id, created=answer.created)
 
     def _finished(self, last: Answer) -> Finished:
         """Return the end; the server's counts must be those of what it sent and was sent."""

@@ -74,6 +74,8 @@ class Activations(msgspec.Struct, frozen=True):
 class Answer(msgspec.Struct, frozen=True):
     """A whole answer, or one event of a stream."""
 
+    id: str | None = None
+    created: int | None = None
     choices: list[Choice] = []
     usage: Usage | None = None
     activations: Activations | None = None

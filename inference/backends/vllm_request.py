@@ -106,6 +106,7 @@ def body_of(model: ModelEntry, request: EngineRequest) -> bytes:
         "return_token_ids": True,
         "return_tokens_as_token_ids": True,
         "priority": request.priority,
+        "user": request.user,
         "cache_salt": request.request_id if request.steering else request.cache_scope,
         "stream": streams,
         "stream_options": {"include_usage": True} if streams else None,

@@ -261,6 +261,7 @@ class Core:
             index=sequence.index,
             text="" if silent else text,
             token_ids=() if silent else (token,),
+            given=job.given if job.generated == 1 else None,
             logprobs=None if silent else report,
             prompt_logprobs=None if sequence.answered else sequence.prompt.scores,
             finish_reason="length" if over or (done and silent) else "stop" if done else None,

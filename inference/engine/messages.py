@@ -94,6 +94,8 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     read_layers: tuple[int, ...] = ()
     """Distinct, ascending. Needs one prompt and `n` 1."""
     steering: tuple[Steering, ...] = ()
+    user: str | None = None
+    """Whom the client asks for, in its own words; changes nothing (C-161)."""
 
 
 class PackedLogprobs(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,6 +159,14 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, tag="accepted"):
     worker_id: str
 
 
+class Given(msgspec.Struct, frozen=True, kw_only=True):
+    """What Inference calls the Completion, and when it was made (C-666)."""
+
+    id: str
+    created: int
+    """Unix seconds."""
+
+
 class Delta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
     """What one choice gained: tokens, and the text that can no longer change.
 
@@ -173,6 +183,8 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
     index: int
     text: str
     token_ids: tuple[int, ...]
+    given: Given | None = None
+    """On the first delta of a request."""
     logprobs: PackedLogprobs | None = None
     """One row for each of `token_ids`, when the request asked."""
     prompt_logprobs: PackedLogprobs | None = None

@@ -1,12 +1,18 @@
 """One choice of one request, as the scheduler and the runner see it."""
 
+import time
 from dataclasses import dataclass, field
+from uuid import uuid4
 
-from inference.engine.messages import EngineRequest, PackedLogprobs
+from inference.engine.messages import EngineRequest, Given, PackedLogprobs
 from inference.engine.prefix import Lease, PrefixKey
 from inference.engine.residual import Capture, SteeringPlan
 from inference.engine.sampler import Draw
 from inference.engine.text import Detokenizer, StopWatch
+
+
+def _given() -> Given:
+    return Given(id=f"cmpl-{uuid4().hex}", created=int(time.time()))
 
 
 @dataclass(eq=False)
@@ -22,6 +28,7 @@ class Job:
     events: int = 0
     """How many events went out; the next one's number."""
     generated: int = 0
+    given: Given = field(default_factory=_given)
     capture: Capture | None = None
     result_bytes: int = 0
     """Most bytes that its residual rows and prompt log probabilities take."""

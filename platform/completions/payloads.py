@@ -1,10 +1,8 @@
 """The bodies of a Completion's answer: choices as they grow, chunks of a stream, and the whole."""
 
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from uuid import uuid4
 
 from django.conf import settings
 
@@ -21,7 +19,7 @@ from completions.token_lists import (
     prompt_pieces,
     table_of,
 )
-from inference.engine.messages import Delta, Finished, PackedLogprobs, Residuals
+from inference.engine.messages import Delta, Finished, Given, PackedLogprobs, Residuals
 from inference.tokenizers import TokenCounter, counter_for
 
 DONE = b"data: [DONE]\n\n"
@@ -89,12 +87,9 @@ class Choices:
 
     def __init__(self, generation: Generation) -> None:
         self.request: CompletionRequest = generation.request
-        self.head = {
-            "id": f"cmpl-{uuid4().hex}",
-            "object": "text_completion",
-            "created": int(time.time()),
-            "model": generation.model.served_name,
-        }
+        self._model = generation.model.served_name
+        self.head: dict[str, str | int] = {}
+        """Empty until Inference told its id and time."""
         wants_texts = (
             self.request.logprobs is not None
             or self.request.prompt_logprobs is not None
@@ -134,6 +129,8 @@ class Choices:
         """
         if delta.index >= len(self.choices):
             raise does_not_fit(f"there is no choice {delta.index}")
+        if not self.head:
+            self.head = self._head(delta.given)
         choice = self.choices[delta.index]
         for packed in (delta.logprobs, delta.prompt_logprobs):
             if packed is not None and not are_numbers(packed):
@@ -142,6 +139,16 @@ class Choices:
         choice.generated += len(delta.token_ids)
         choice.finish_reason, choice.stop_reason = delta.finish_reason, delta.stop_reason
         return choice, text
+
+    def _head(self, given: Given | None) -> dict[str, str | int]:
+        if given is None:
+            raise does_not_fit("its id is missing")
+        return {
+            "id": given.id,
+            "object": "text_completion",
+            "created": given.created,
+            "model": self._model,
+        }
 
     def keep(self, delta: Delta) -> None:
         """Add what a choice gained, for one whole answer."""

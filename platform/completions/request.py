@@ -30,6 +30,7 @@ class CompletionRequest:
     read_layers: tuple[int, ...] | None = None
     """None reads nothing, an empty tuple every Layer."""
     steering: tuple[Steering, ...] = ()
+    user: str | None = None
 
     @property
     def choices(self) -> int:

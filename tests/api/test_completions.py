@@ -1,7 +1,10 @@
 """`POST /v1/completions` over HTTP, with an engine that the test moves."""
 
+import json
+
 import pytest
 
+from inference.engine.messages import Given
 from tests.live import InBackground, events, eventually
 
 
@@ -36,6 +39,39 @@ def test_the_hold_counts_as_spent_while_the_completion_runs(caller, scripted):
     asked.answer("x")
     assert request.done().status == 200
     assert caller.left() == 100_000 - 4
+
+
+@pytest.mark.row("C-666")
+@pytest.mark.parametrize("stream", [False, True])
+def test_id_and_time_are_those_that_inference_gave(caller, scripted, stream):
+    body = {"prompt": [5], "max_tokens": 2, "stream": stream}
+    request = InBackground(caller.client, body)
+    asked = scripted.next()
+    asked.given = Given(id="cmpl-told", created=1_796_030_700)
+    asked.answer("a", "b")
+    text = request.done().text
+    answers = events(text)[:-1] if stream else [json.loads(text)]
+    assert {(each["id"], each["created"]) for each in answers} == {("cmpl-told", 1_796_030_700)}
+
+
+@pytest.mark.row("C-106", "C-666")
+def test_an_answer_without_an_id_does_not_fit(caller, scripted):
+    request = InBackground(caller.client, {"prompt": [5], "max_tokens": 2})
+    asked = scripted.next()
+    asked.given = None
+    asked.answer("a", "b")
+    assert request.done().status == 502
+    assert "its id is missing" in request.text
+    assert caller.left() == 100_000
+
+
+@pytest.mark.row("C-161")
+def test_the_user_reaches_inference(caller, scripted):
+    request = InBackground(caller.client, {"prompt": [5], "max_tokens": 1, "user": "lab-3"})
+    asked = scripted.next()
+    assert asked.request.user == "lab-3"
+    asked.answer("a")
+    assert request.done().status == 200
 
 
 @pytest.mark.row("C-202", "C-203", "C-205", "C-207", "C-667")

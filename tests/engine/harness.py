@@ -103,6 +103,7 @@ def join(events: Sequence[Event], request_id: str) -> Answer:
     assert isinstance(own[0], Accepted)
     assert isinstance(own[-1], Finished | Failed)
     choices: dict[int, ChoiceAnswer] = {}
+    assert all((event.given is not None) == (place == 0) for place, event in enumerate(own[1:-1]))
     for event in own[1:-1]:
         assert isinstance(event, Delta)
         choice = choices.setdefault(event.index, ChoiceAnswer())

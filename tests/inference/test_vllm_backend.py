@@ -22,6 +22,7 @@ from inference.engine.messages import (
     Failed,
     FailureCode,
     Finished,
+    Given,
     PackedLogprobs,
     Sampling,
     Steering,
@@ -118,6 +119,24 @@ def rows(packed: PackedLogprobs | None) -> list[dict[int, tuple[float, int]]]:
     ]
 
 
+@pytest.mark.row("C-666")
+def test_a_stream_has_the_servers_id_and_time(server: FakeVllm) -> None:
+    said = [json.loads(line[6:]) for line in RECORDED["uni_cjk_stream_ids"]["response"][:-1]]
+    server.will(recorded("uni_cjk_stream_ids"))
+    prompt = tuple(said[0]["choices"][0]["prompt_token_ids"])
+    _, first, *others, _ = ask(server, request((prompt,), max_tokens=24))
+    assert first.given == Given(id=said[0]["id"], created=said[0]["created"])
+    assert all(delta.given is None for delta in others)
+
+
+@pytest.mark.row("C-666")
+def test_a_whole_answer_has_the_servers_id_and_time(server: FakeVllm) -> None:
+    body = with_ids("prompt_logprobs5", [7042, 30])
+    server.will(whole(body))
+    _, first, _ = ask(server, request(prompt_logprobs=5))
+    assert first.given == Given(id=body["id"], created=body["created"])
+
+
 @pytest.mark.parametrize("name", ["uni_cjk_stream_ids", "uni_emoji_stream_ids"])
 def test_a_recorded_stream_becomes_events(server: FakeVllm, name: str) -> None:
     said = [json.loads(line[6:]) for line in RECORDED[name]["response"][:-1]]
@@ -181,7 +200,7 @@ async def _later(hold: Hold, server: FakeVllm) -> None:
     assert found[1].text == "é"
 
 
-@pytest.mark.row("C-142")
+@pytest.mark.row("C-142", "C-161")
 def test_every_field_is_sent_with_its_default(server: FakeVllm) -> None:
     server.will(stream(5, "a"))
     ask(server, request(max_tokens=9))
@@ -218,10 +237,18 @@ def test_every_field_is_sent_with_its_default(server: FakeVllm) -> None:
         "return_token_ids": True,
         "return_tokens_as_token_ids": True,
         "priority": 0,
+        "user": None,
         "cache_salt": "user",
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+
+
+@pytest.mark.row("C-161")
+def test_the_user_is_sent(server: FakeVllm) -> None:
+    server.will(stream(5, "a"))
+    ask(server, request(max_tokens=9, user="lab-3"))
+    assert server.next().body["user"] == "lab-3"
 
 
 def test_sampling_and_stopping_are_sent(server: FakeVllm) -> None:

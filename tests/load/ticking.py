@@ -27,6 +27,7 @@ from inference.engine.messages import (  # noqa: E402
     EngineRequest,
     Event,
     Finished,
+    Given,
     PackedLogprobs,
     Residuals,
 )
@@ -85,6 +86,7 @@ class Running:
         """The events of one more token of each choice, and of the end."""
         events: list[Event] = []
         last = self.said + 1 >= self.request.max_tokens
+        given = Given(id=f"cmpl-{self.request.request_id}", created=int(time.time()))
         for index in range(len(self.request.prompts) * self.request.n):
             events.append(
                 Delta(
@@ -93,6 +95,7 @@ class Running:
                     index=index,
                     text=word(self.said),
                     token_ids=(7,),
+                    given=None if self.said or index else given,
                     prompt_logprobs=None if self.said else self.prompt_logprobs,
                     finish_reason="length" if last else None,
                 )
