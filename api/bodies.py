@@ -4,7 +4,7 @@ Strict pydantic models give the types, the tables below the words. `null` counts
 as left out for every optional field (U-05), and `2.0` as 2 where a whole number is wanted.
 """
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from django.conf import settings
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
@@ -16,6 +16,7 @@ from completions.failures import NUL_MESSAGE, SURROGATE_MESSAGE, Failure, invali
 from completions.request import CompletionRequest, Prompts
 from inference.engine.messages import Sampling
 
+Payload = TypeVar("Payload", bound=BaseModel)
 MAX_SEED = 9_007_199_254_740_991
 """The largest whole number that every JSON reader holds exactly (U-65)."""
 
@@ -210,16 +211,25 @@ class CompletionPayload(BaseModel):
     apply_steering_vectors: Vectors | None = None
 
 
+def checked(payload: type[Payload], value: object) -> Payload:
+    """Check the JSON value of a body against the model of its fields.
+
+    Raises:
+        Failure: 400 `invalid_request` on the first field at fault (C-065).
+    """
+    try:
+        return payload.model_validate(value)
+    except ValidationError as error:
+        raise _refusal(error) from None
+
+
 def completion_request(value: object) -> CompletionRequest:
     """Check the JSON value of a body and return the request.
 
     Raises:
         Failure: 400 `invalid_request` on the first field at fault (C-065, C-168 to C-175).
     """
-    try:
-        body = CompletionPayload.model_validate(value)
-    except ValidationError as error:
-        raise _refusal(error) from None
+    body = checked(CompletionPayload, value)
     options = body.stream_options or StreamOptions()
     stream = bool(body.stream)
     if body.stream_options is not None and not stream:
