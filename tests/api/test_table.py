@@ -1,0 +1,143 @@
+"""What holds for every route, whoever adds it: keys, methods, ids, and whose objects they are."""
+
+import json
+from collections.abc import Callable
+from uuid import uuid4
+
+import pytest
+
+from accounts.keys import pause_key, revoke_key
+from api.routes import ROUTES, Route
+from tests.api.conftest import some_address
+from tests.api.raw import exchange, head
+from tests.api.table import CALLS, KEYED, OWNED, Call
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PROPFIND")
+MISSING = (
+    "You didn't provide an API key. You need to provide your API key in an Authorization header "
+    "using Bearer auth (i.e. Authorization: Bearer YOUR_KEY)."
+)
+
+
+@pytest.mark.row("C-001", "C-002", "C-003", "C-137")
+@pytest.mark.parametrize("call", KEYED, ids=str)
+def test_a_call_without_a_key(anonymous, call: Call):
+    answer = anonymous.request(call.method, call.path(), content=b"{")
+    assert answer.status_code == 401
+    assert answer.json()["error"] == {
+        "message": MISSING,
+        "type": "invalid_request_error",
+        "param": None,
+        "code": "missing_authorization",
+    }
+
+
+@pytest.mark.row("C-001", "C-002", "C-004")
+@pytest.mark.parametrize("call", KEYED, ids=str)
+def test_a_call_with_a_key_that_is_none(web, call: Call):
+    client = web.client("sk-acs-unknown", headers={"X-Forwarded-For": some_address()})
+    answer = client.request(call.method, call.path(), content=b"{")
+    assert answer.status_code == 401
+    assert answer.json()["error"]["code"] == "invalid_api_key"
+    assert answer.json()["error"]["message"] == "Incorrect API key provided."
+
+
+@pytest.mark.row("C-005", "C-006", "C-015")
+@pytest.mark.parametrize(
+    ("end", "code"), [(pause_key, "key_disabled"), (revoke_key, "key_revoked")]
+)
+def test_calls_with_a_key_that_ended(caller, end: Callable[..., object], code: str):
+    end(key_id=caller.key_id)
+    client = caller.client
+    client.headers["X-Forwarded-For"] = some_address()
+    for call in KEYED:
+        answer = client.request(call.method, call.path(), json={})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (401, code), call
+
+
+@pytest.mark.row("C-001")
+def test_calls_without_a_key_are_health_the_document_and_the_chat_refusal():
+    assert {str(call) for call in CALLS if call not in KEYED} == {
+        "GET /health",
+        "GET /openapi.json",
+        "POST /v1/chat/completions",
+    }
+
+
+def a_call(route: Route) -> Call:
+    return next(call for call in CALLS if call.route is route)
+
+
+@pytest.mark.row("C-043", "C-053", "C-049", "C-048")
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
+def test_another_method_is_a_405_that_lists_the_routes_own(caller, route: Route):
+    path = a_call(route).path()
+    for other in sorted(set(METHODS) - set(route.methods)):
+        answer = caller.client.request(other, path)
+        assert answer.status_code == 405, other
+        assert set(answer.headers["allow"].split(", ")) == set(route.methods)
+        assert answer.json()["error"]["code"] is None
+        assert answer.json()["request_id"] == answer.headers["x-request-id"]
+
+
+@pytest.mark.row("C-043")
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
+def test_a_head_has_no_body(web, caller, route: Route):
+    key = f"Bearer {caller.secret}"
+    path = a_call(route).path()
+    answer = exchange(web, head(f"HEAD {path} HTTP/1.1", Authorization=key), method="HEAD")
+    assert answer.body == b""
+    got = caller.client.get(path)
+    assert answer.status == got.status_code
+    if got.status_code == 200:
+        assert answer.header("content-type") == "application/json"
+    assert answer.header("allow") == got.headers.get("allow")
+
+
+@pytest.mark.row("C-029", "C-031", "C-653")
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
+def test_a_preflight_needs_no_key(anonymous, route: Route):
+    asked = "authorization, content-type, idempotency-key, x-request-id, x-stainless-lang"
+    answer = anonymous.options(
+        a_call(route).path(),
+        headers={
+            "Origin": "https://somewhere.example",
+            "Access-Control-Request-Method": route.methods[0],
+            "Access-Control-Request-Headers": asked,
+        },
+    )
+    assert (answer.status_code, answer.content) == (204, b"")
+    assert answer.headers["access-control-allow-origin"] == "*"
+    assert answer.headers["access-control-allow-headers"] == asked
+    assert "access-control-allow-credentials" not in answer.headers
+
+
+@pytest.mark.row("C-028", "C-030", "C-020")
+@pytest.mark.parametrize("call", CALLS, ids=str)
+def test_every_origin_may_read_every_answer(anonymous, call: Call):
+    headers = {"Origin": "https://somewhere.example", "X-Request-Id": "of-the-client"}
+    answer = anonymous.request(call.method, call.path(), headers=headers)
+    assert answer.headers["x-request-id"] == "of-the-client"
+    assert answer.headers.get_list("access-control-allow-origin") == ["*"]
+    exposed = {name.strip() for name in answer.headers["access-control-expose-headers"].split(",")}
+    assert exposed >= {"X-Request-Id", "Retry-After", "retry-after-ms", "X-Should-Retry"}
+
+
+# Objects of one User
+
+IDS = ["x", "1", str(uuid4())[:-1], "00000000-0000-9000-8000-000000000001", "%00", "%C3%A9"]
+
+
+@pytest.mark.row("C-044")
+@pytest.mark.parametrize("call", OWNED, ids=str)
+def test_an_id_that_is_no_uuid_is_named(web, caller, call: Call):
+    for name in call.parameters:
+        for wrong in IDS:
+            path = call.path(**{name: wrong})
+            asked = f"{call.method} {path} HTTP/1.1"
+            key = f"Bearer {caller.secret}"
+            answer = exchange(web, head(asked, Authorization=key, Content_Length="0"))
+            assert answer.status == 400, path
+            error = json.loads(answer.body)["error"]
+            assert (error["code"], error["param"]) == ("invalid_request", name)
+            assert error["type"] == "invalid_request_error"
