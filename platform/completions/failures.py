@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+import msgspec
 from django.conf import settings
 
 from accounts.keys import KeyState
@@ -262,6 +263,52 @@ def internal() -> Failure:
         ErrorType.INTERNAL,
         may_retry=False,
     )
+
+
+def job_failed() -> Failure:
+    """The API could not run background work, or could not keep its result (C-093, C-437, C-656)."""
+    return Failure(
+        500,
+        "The server had an error while running this work. Nothing was paid. Submit it again.",
+        "job_failed",
+        ErrorType.INTERNAL,
+        may_retry=False,
+    )
+
+
+class KeptFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A failure in a column: its status and object, without its headers (C-434)."""
+
+    status: int
+    message: str
+    code: str | None = None
+    type: ErrorType = ErrorType.INVALID_REQUEST
+    param: str | None = None
+    retryable: bool | None = None
+    retry_after: int | None = None
+    upstream_status: int | None = None
+    may_retry: bool = True
+
+
+def stored(failure: Failure) -> object:
+    """Return a failure as a column of JSON keeps it; see `restored`."""
+    kept = KeptFailure(
+        status=failure.status,
+        message=failure.message,
+        code=failure.code,
+        type=failure.type,
+        param=failure.param,
+        retryable=failure.retryable,
+        retry_after=failure.retry_after,
+        upstream_status=failure.upstream_status,
+        may_retry=failure.may_retry,
+    )
+    return msgspec.to_builtins(kept)
+
+
+def restored(kept: object) -> Failure:
+    """Return the failure that `stored` wrote."""
+    return Failure(**msgspec.structs.asdict(msgspec.convert(kept, KeptFailure)))
 
 
 RETRIED = (FailureCode.OUT_OF_MEMORY, FailureCode.ENGINE_DEAD, FailureCode.UNREACHABLE)

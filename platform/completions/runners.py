@@ -1,7 +1,7 @@
 """The runners of this site: each says when it last looked for work (C-631, C-686).
 
-A runner writes its report from the loop that takes its messages, so that a loop which hangs falls
-silent. A report that is silent for five minutes is of a runner that is gone for good.
+A runner writes its report from the loop that takes its messages, with the time of its last look
+for work, so that either loop falls silent when it hangs. A report that is silent for five minutes is of a runner that is gone for good.
 """
 
 import time
@@ -32,9 +32,9 @@ class RunnerReport(msgspec.Struct, frozen=True, kw_only=True):
         return max(0, int(now - self.polled_at))
 
 
-def report_runner(connection: redis.Redis, name: str, running: int) -> None:
-    """Write a runner's report."""
-    report = RunnerReport(name=name, running=running, polled_at=time.time())
+def report_runner(connection: redis.Redis, name: str, running: int, polled_at: float) -> None:
+    """Write a runner's report; `polled_at` are the Unix seconds of its last look for work."""
+    report = RunnerReport(name=name, running=running, polled_at=polled_at)
     connection.hset(REPORTS, name, msgspec.msgpack.encode(report))
 
 

@@ -210,6 +210,21 @@ class Environment(BaseSettings):
     )
     max_keys_per_user: Count = Field(10, description="API keys of a User (C-011)")
 
+    # Background work.
+    max_running_jobs: Count = Field(4, description="Jobs that run at once (C-445)")
+    max_work_in_runner: Count = Field(
+        64, description="Pieces of each kind of work that one runner has in hand"
+    )
+    max_losses: Annotated[int, Field(ge=0)] = Field(
+        5, description="Processes that may die under a piece of work before it fails"
+    )
+    work_poll_seconds: Seconds = Field(
+        1.0, description="Seconds between two looks of a runner for work that nobody rang for"
+    )
+    work_watch_seconds: Seconds = Field(
+        0.5, description="Seconds between two looks of a runner at the work it has in hand"
+    )
+
     # Inference.
     accept_seconds: Seconds = Field(
         5.0, description="Seconds in which a live worker must accept a request"

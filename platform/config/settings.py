@@ -48,6 +48,7 @@ INSTALLED_APPS = [
     "billing",
     "inference",
     "completions",
+    "jobs",
     "api",
     "pages",
     "administration",

@@ -12,6 +12,8 @@ from celery import current_app
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
+from billing.models import OwnerKind
+from completions.owner import own_as
 from completions.runners import POLL_SECONDS, report_runner, retire_runner
 from inference import valkey
 from inference.client import LOST
@@ -73,16 +75,25 @@ def run_engine(model_id: str) -> int:
 
 def run_runner() -> int:
     """Run background work; returns the exit code."""
+    from jobs.kinds import kinds
+    from jobs.ringing import listen
+    from jobs.runner import RunnerThread
+
     name = f"runner-{socket.gethostname()}-{os.getpid()}"
     connection = valkey.connection()
+    owner = own_as(OwnerKind.RUNNER)
 
     def say() -> None:
         with contextlib.suppress(*LOST):
-            report_runner(connection, name, running=0)
+            report_runner(connection, name, thread.runner.running, thread.runner.looked_at)
 
     host = CeleryHost(current_app, "runner", say, poll=(POLL_SECONDS, say))
     host.watch_signals()
-    code = host.run(lambda: None)
+    thread = RunnerThread(kinds(), on_broken=host.stop)
+    thread.start()
+    listen(thread.ring)
+    code = host.run(lambda: thread.stop(settings.BASALT.drain_seconds))
+    owner.close()
     with contextlib.suppress(*LOST):
         retire_runner(connection, name)
-    return code
+    return 1 if thread.broke else code
