@@ -9,7 +9,9 @@ The server speaks plain sockets, because some of the faults are no HTTP.
 import json
 import queue
 import select
+import socket
 import socketserver
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +29,7 @@ class Seen:
 
     path: str
     body: dict
+    headers: dict[str, str]
     gone: threading.Event = field(default_factory=threading.Event)
     """Set once the client has closed its connection while the answer was held."""
 
@@ -47,14 +50,23 @@ class FakeVllm(socketserver.ThreadingTCPServer):
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self._tls = tls
         self.seen: queue.Queue[Seen] = queue.Queue()
         self.scripts: queue.Queue[Script] = queue.Queue()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.server_address[1]}"
+
+    def get_request(self) -> tuple[socket.socket, object]:
+        connection, address = super().get_request()
+        if self._tls:
+            connection = self._tls.wrap_socket(
+                connection, server_side=True, do_handshake_on_connect=False
+            )
+        return connection, address
 
     def will(self, *steps: bytes | Hold) -> None:
         """Answer the next request so."""
@@ -69,13 +81,17 @@ class _Handler(socketserver.StreamRequestHandler):
     server: FakeVllm
 
     def handle(self) -> None:
-        path = self.rfile.readline().split(b" ")[1].decode()
-        length = 0
+        try:
+            line = self.rfile.readline()
+        except ssl.SSLError:
+            return
+        path = line.split(b" ")[1].decode()
+        headers = {}
         while (line := self.rfile.readline().strip()) != b"":
-            name, _, value = line.partition(b":")
-            if name.lower() == b"content-length":
-                length = int(value)
-        seen = Seen(path, json.loads(self.rfile.read(length)))
+            name, _, value = line.decode().partition(":")
+            headers[name.lower()] = value.strip()
+        body = json.loads(self.rfile.read(int(headers.get("content-length", 0))))
+        seen = Seen(path, body, headers)
         self.server.seen.put(seen)
         for step in self.server.scripts.get(timeout=10):
             if isinstance(step, bytes):
@@ -89,9 +105,9 @@ class _Handler(socketserver.StreamRequestHandler):
 
 
 @contextmanager
-def fake_vllm() -> Iterator[FakeVllm]:
+def fake_vllm(tls: ssl.SSLContext | None = None) -> Iterator[FakeVllm]:
     """A running server."""
-    with FakeVllm() as server:
+    with FakeVllm(tls) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         yield server
         server.shutdown()

@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import math
 import mmap
+import ssl
 import tempfile
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -69,6 +70,7 @@ class VllmClient:
             timeout=httpx2.Timeout(None, connect=settings.BASALT.accept_seconds),
             follow_redirects=False,
             trust_env=False,
+            verify=ssl.create_default_context(cafile=settings.BASALT.vllm_ca_file),
         )
         self._steers: dict[str, float] = {}
         """When each model was last seen to apply steering vectors, by this process's clock."""
@@ -125,6 +127,12 @@ class VllmClient:
         return None
 
 
+def _credentials(model_id: str) -> dict[str, str]:
+    """Return the header with the key of a model's server, where the settings have one."""
+    key = settings.BASALT.vllm_keys.get(model_id)
+    return {} if key is None else {"Authorization": f"Bearer {key.get_secret_value()}"}
+
+
 class Exchange:
     """One request and its answer."""
 
@@ -160,7 +168,10 @@ class Exchange:
         address = self._model.backend.url.rstrip("/") + "/v1/completions"
         body = await asyncio.to_thread(body_of, self._model, self._asked)
         sent = self._http.build_request(
-            "POST", address, content=body, headers={"Content-Type": "application/json"}
+            "POST",
+            address,
+            content=body,
+            headers={"Content-Type": "application/json"} | _credentials(self._model.id),
         )
         answer = await self._send(sent)
         try:

@@ -6,14 +6,19 @@ numbers of the contract are settings with the contract's values as defaults. The
 `docs/settings.md` is made from this module by `manage.py settings_table`.
 """
 
+import json
 import os
+import re
+import ssl
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 ROOT = Path(__file__).resolve().parents[2]
+
+_FIT_FOR_A_HEADER = re.compile("[!-~]+")
 
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -229,6 +234,15 @@ class Environment(BaseSettings):
     accept_seconds: Seconds = Field(
         5.0, description="Seconds in which a live worker must accept a request"
     )
+    vllm_keys: Annotated[dict[str, SecretStr], NoDecode] = Field(
+        {},
+        description="API keys of vLLM servers, as a JSON object of model ids and keys",
+    )
+    vllm_ca_file: Path | None = Field(
+        None,
+        description="Certificates of the authorities that vouch for vLLM servers at `https://` "
+        "addresses; those of the system when unset",
+    )
     worker_report_seconds: Seconds = Field(
         0.5, description="Seconds between two reports of a worker; dead after six missed"
     )
@@ -247,6 +261,33 @@ class Environment(BaseSettings):
         if not isinstance(value, str):
             return value
         return tuple(filter(None, (part.strip() for part in value.split(","))))
+
+    @field_validator("vllm_keys", mode="before")
+    @classmethod
+    def _read_keys(cls, value: object) -> object:
+        """Read the object; what is wrong is said without a word of the value."""
+        if not isinstance(value, str):
+            return value
+        try:
+            keys = json.loads(value or "{}")
+        except json.JSONDecodeError:
+            raise ValueError("must be a JSON object of model ids and keys") from None
+        good = isinstance(keys, dict) and all(
+            isinstance(key, str) and _FIT_FOR_A_HEADER.fullmatch(key) for key in keys.values()
+        )
+        if not good:
+            raise ValueError("must be a JSON object of model ids and keys without blanks")
+        return keys
+
+    @field_validator("vllm_ca_file")
+    @classmethod
+    def _is_certificate(cls, value: Path | None) -> Path | None:
+        if value is not None:
+            try:
+                ssl.create_default_context(cafile=value)
+            except (OSError, ssl.SSLError):
+                raise ValueError(f"{value} holds no certificates that can be read") from None
+        return value
 
     @field_validator("var_dir", "models_dir", "catalogue_path")
     @classmethod

@@ -67,3 +67,26 @@ def test_a_catalogue_that_cannot_be_served_ends_the_web_process(
     assert command.returncode == 1
     assert cause in command.stderr
     assert len(command.stderr.splitlines()) == 1, command.stderr
+
+
+@pytest.mark.parametrize("given", ["top-secret", '{"m": 7}', '["top-secret"]', '{"m": "a\\nb"}'])
+def test_wrong_keys_of_servers_are_refused_without_a_word_of_them(
+    given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_KEYS", given)
+    with pytest.raises(environment.EnvironmentInvalid, match=r"VLLM_KEYS: .*JSON object") as wrong:
+        environment.load()
+    assert "top-secret" not in str(wrong.value)
+
+
+def test_keys_of_servers_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_KEYS", '{"far": "top-secret"}')
+    loaded = environment.load()
+    assert loaded.vllm_keys["far"].get_secret_value() == "top-secret"
+    assert "top-secret" not in f"{loaded!r} {loaded} {loaded.model_dump_json()}"
+
+
+def test_a_file_without_certificates_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_CA_FILE", str(ROOT / "README.md"))
+    with pytest.raises(environment.EnvironmentInvalid, match=r"README.md holds no certificates"):
+        environment.load()

@@ -4,12 +4,22 @@ import asyncio
 import base64
 import copy
 import json
+import ssl
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from ipaddress import ip_address
+from pathlib import Path
 
 import numpy as np
 import pytest
 import zstandard
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+from pydantic import SecretStr
 
 from inference.backends.vllm import VllmClient
 from inference.catalogue import FolderSource, ModelEntry, VllmBackend
@@ -598,3 +608,65 @@ def test_leaving_closes_the_connection(server: FakeVllm) -> None:
         await client.close()
 
     asyncio.run(run())
+
+
+# Credentials and certificates
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A self-signed certificate of 127.0.0.1, with its key in the same file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path / "server.pem"
+    path.write_bytes(
+        made.public_bytes(Encoding.PEM)
+        + key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
+    return path
+
+
+def with_settings(settings, **changes: object) -> None:
+    settings.BASALT = settings.BASALT.model_copy(update=changes)
+
+
+def test_a_key_goes_to_the_server_of_its_model_alone(server: FakeVllm, settings) -> None:
+    with_settings(settings, vllm_keys={"smollm2": SecretStr("far-secret"), "x": SecretStr("no")})
+    server.will(stream(5, "a"))
+    ask(server, request(), id="smollm2")
+    assert server.next().headers["authorization"] == "Bearer far-secret"
+    server.will(stream(5, "a"))
+    ask(server, request(), id="another")
+    assert "authorization" not in server.next().headers
+    assert "far-secret" not in repr(settings.BASALT)
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_the_certificate_of_a_server_is_checked(certificate: Path, settings, trusted: bool) -> None:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate)
+    if trusted:
+        with_settings(settings, vllm_ca_file=certificate)
+    with fake_vllm(tls) as server:
+        server.will(stream(5, "a", "b"))
+        events = ask(server, request())
+        if trusted:
+            assert isinstance(events[-1], Finished)
+            return
+        assert failure(events).code is FailureCode.UNREACHABLE
+        assert server.seen.empty()

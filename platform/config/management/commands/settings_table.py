@@ -40,7 +40,7 @@ def page() -> str:
 
 
 def _default(value: object) -> str:
-    if value is PydanticUndefined or value is None or value in ("", ()):
+    if value is PydanticUndefined or value is None or value in ("", (), {}):
         return ""
     if isinstance(value, Path):
         value = value.relative_to(ROOT)
