@@ -3,26 +3,9 @@
 import json
 from collections.abc import Sequence
 
-from completions.failures import Failure
+from completions.failures import Failure, error_object
 
 Headers = list[tuple[bytes, bytes]]
-
-
-def error_object(failure: Failure) -> dict[str, object]:
-    """Return the inner object of an error, with the fields that apply (C-057, C-061 to C-063)."""
-    fields: dict[str, object] = {
-        "message": failure.message,
-        "type": failure.type.value,
-        "param": failure.param,
-        "code": failure.code,
-    }
-    if failure.retryable is not None:
-        fields["retryable"] = failure.retryable
-        if failure.retryable and failure.retry_after is not None:
-            fields["retry_after_seconds"] = failure.retry_after
-    if failure.upstream_status is not None:
-        fields["upstream_status"] = failure.upstream_status
-    return fields
 
 
 def error_body(failure: Failure, request_id: str) -> bytes:

@@ -1,5 +1,1 @@
-"""Looms: trees of continuations.
-
-Nothing is here yet but the name: the tree, its edits, its growth and its files come with the
-Loom routes.
-"""
+"""Looms: trees of continuations that models grow and people cut, write and keep."""

@@ -123,11 +123,11 @@ async def check_submission(request: CompletionRequest, *, payer: Payer, policy: 
     """
     counted, output = await check(request, has_deadline=policy.has_deadline)
     tokens = caps.tokens_to_hold(request, counted.counts, output.max_tokens)
-    await in_database(_check_moment, payer, tokens)
+    await in_database(check_moment, payer, tokens)
     return counted
 
 
-def _check_moment(payer: Payer, tokens: int) -> None:
+def check_moment(payer: Payer, tokens: int) -> None:
     """Refuse what the spend stop or the tokens left do not allow at this moment."""
     if spend_stop.is_on():
         raise spend_cap()

@@ -61,6 +61,23 @@ class Failure(Exception):
         return self
 
 
+def error_object(failure: Failure) -> dict[str, object]:
+    """Return the inner object of an error, with the fields that apply (C-057, C-061 to C-063)."""
+    fields: dict[str, object] = {
+        "message": failure.message,
+        "type": failure.type.value,
+        "param": failure.param,
+        "code": failure.code,
+    }
+    if failure.retryable is not None:
+        fields["retryable"] = failure.retryable
+        if failure.retryable and failure.retry_after is not None:
+            fields["retry_after_seconds"] = failure.retry_after
+    if failure.upstream_status is not None:
+        fields["upstream_status"] = failure.upstream_status
+    return fields
+
+
 def unknown_key() -> Failure:
     """No key has this secret (C-004)."""
     return Failure(401, "Incorrect API key provided.", "invalid_api_key")

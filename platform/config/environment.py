@@ -245,7 +245,21 @@ class Environment(BaseSettings):
     )
     worker_report_seconds: Seconds = Field(
         0.5, description="Seconds between two reports of a worker; dead after six missed"
+    # Looms.
+    max_loom_nodes: Count = Field(2000, description="Nodes of a Loom (C-550)")
+    max_listed_looms: Count = Field(100, description="Looms in the list (C-534)")
+    max_branch_nodes: Count = Field(8, description="`n` of a Branch (C-544)")
+    max_branch_tokens: Count = Field(1000, description="`max_tokens` of a Branch (C-544)")
+    loom_stream_seconds: Seconds = Field(
+        0.25, description="Seconds between two saves of a growing Node, and two reads (C-555, C-556)"
     )
+    loom_keep_deleted_seconds: Seconds = Field(
+        14 * 86_400.0,
+        description="Seconds for which deleted Looms, Nodes and changes are kept (C-639)",
+    )
+
+    )
+    max_running_nodes: Count = Field(8, description="Nodes that grow at once (C-554)")
     engine_memory_gib: Annotated[float, Field(gt=0)] = Field(
         2.0, description="GiB of an engine's key-value cache"
     )

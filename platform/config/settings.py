@@ -49,6 +49,7 @@ INSTALLED_APPS = [
     "inference",
     "completions",
     "jobs",
+    "looms",
     "api",
     "pages",
     "administration",
