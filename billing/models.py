@@ -4,6 +4,7 @@ Rows of this module are written by `billing.ledger`, `billing.usage` and `billin
 Every number is a whole number of tokens. What must never be is refused by the database itself.
 """
 
+import uuid
 from typing import ClassVar
 
 from django.db import models
@@ -272,6 +273,16 @@ class Hold(models.Model):
                 condition=~Q(state=HoldState.RELEASED),
                 name="hold_listed_by_user",
             ),
+            models.Index(
+                fields=["key", "-opened_at"],
+                condition=Q(key__isnull=False) & ~Q(state=HoldState.RELEASED),
+                name="hold_listed_by_key",
+            ),
+            models.Index(
+                fields=["user", "model", "-opened_at"],
+                condition=~Q(state=HoldState.RELEASED),
+                name="hold_listed_by_model",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -471,3 +482,52 @@ class SpendStop(models.Model):
 
     def __str__(self) -> str:
         return f"{self.reason} since {self.started_at:%Y-%m-%d %H:%M}"
+
+
+class Decision(models.TextChoices):
+    """Where a request stands (A-215)."""
+
+    WAITING = "waiting", "Waiting"
+    APPROVED = "approved", "Approved"
+    REJECTED = "rejected", "Rejected"
+
+
+class TokenRequest(models.Model):
+    """A User's request for tokens, with its answers and what was decided."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    user = models.ForeignKey(User, on_delete=models.PROTECT, related_name="token_requests")
+    tokens = models.BigIntegerField()
+    model_ids = models.JSONField(default=list)
+    project = models.TextField()
+    planned_usage = models.TextField()
+    reckoning = models.TextField("how they got the number", blank=True)
+    results = models.TextField(blank=True)
+    links = models.TextField(blank=True)
+    needed_when = models.TextField("when they need them", blank=True)
+    sent_at = models.DateTimeField()
+    status = models.CharField(max_length=16, choices=Decision, default=Decision.WAITING)
+    granted = models.BigIntegerField("tokens granted", null=True)
+    note = models.TextField(blank=True)
+    decided_at = models.DateTimeField(null=True)
+    decided_by = models.ForeignKey(User, null=True, on_delete=models.PROTECT, related_name="+")
+
+    class Meta:
+        ordering = ["-sent_at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["user"],
+                condition=Q(status=Decision.WAITING),
+                name="token_request_one_waits",
+            ),
+            models.CheckConstraint(condition=Q(tokens__gte=1), name="token_request_asks_for_some"),
+            models.CheckConstraint(
+                condition=Q(status=Decision.WAITING, decided_at__isnull=True, granted__isnull=True)
+                | Q(status=Decision.REJECTED, decided_at__isnull=False, granted__isnull=True)
+                | Q(status=Decision.APPROVED, decided_at__isnull=False, granted__gte=1),
+                name="token_request_decided_whole",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.tokens} tokens, {self.status}"

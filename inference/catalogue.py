@@ -128,6 +128,10 @@ class ModelEntry(_Table):
 
     id: str = Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$")
     served_name: str = Field(pattern=r"^[A-Za-z0-9][\w.-]*(/[\w.-]+)*$", max_length=200)
+    short_name: str = Field(default="", max_length=60)
+    """What pages call the model (A-119); its id where it is left out."""
+    maker: str = Field(default="", pattern=r"^[a-z0-9-]*$", max_length=40)
+    """Who made it: names the logo `static/img/makers/MAKER.svg` (A-120)."""
     enabled: bool = True
     default: bool = False
     source: Source | None = None
@@ -163,6 +167,11 @@ class ModelEntry(_Table):
         if self.harvest.max_tokens is not None and self.harvest.max_tokens > self.max_model_len:
             raise ValueError("harvest.max_tokens: more than max_model_len")
         return self
+
+    @property
+    def label(self) -> str:
+        """What pages call the model."""
+        return self.short_name or self.id
 
     @property
     def revision(self) -> str | None:

@@ -6,7 +6,7 @@ from django.conf import settings
 from django.http import HttpRequest
 
 from pages.documents import DOCS_PATH
-from pages.shell import Shell
+from pages.shell import shell_of
 
 
 @dataclass(frozen=True)
@@ -46,4 +46,4 @@ def docs_address() -> str:
 
 def context(request: HttpRequest) -> dict[str, object]:
     """Give templates the deployment as `site`, and what surrounds a page as `shell`."""
-    return {"site": site(), "shell": Shell(request)}
+    return {"site": site(), "shell": shell_of(request)}

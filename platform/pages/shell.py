@@ -91,6 +91,15 @@ class Shell:
         return None if is_closed and standing.left else standing
 
 
+def shell_of(request: HttpRequest) -> Shell:
+    """Return what surrounds this request's page; what it read is read once."""
+    shell = getattr(request, "shell", None)
+    if not isinstance(shell, Shell):
+        shell = Shell(request)
+        request.shell = shell  # type: ignore[attr-defined]
+    return shell
+
+
 def signed_in(
     view: Callable[Concatenate[AppRequest, P], HttpResponse],
 ) -> Callable[Concatenate[HttpRequest, P], HttpResponseBase]:
