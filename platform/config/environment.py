@@ -10,6 +10,7 @@ import json
 import os
 import re
 import ssl
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated
 
@@ -86,6 +87,9 @@ class Environment(BaseSettings):
     )
     sign_in_tries_per_minute: Count = Field(
         5, description="Sign-ins, asked links and set passwords a minute from an address (A-042)"
+    )
+    forms_per_minute: Count = Field(
+        30, description="Applications, and notes of feedback, a minute from an address"
     )
     erase_days: Annotated[float, Field(gt=0)] = Field(
         14.0, description="Days after which what a deleted User wrote is erased"
@@ -213,9 +217,51 @@ class Environment(BaseSettings):
     monthly_allowance: Annotated[int, Field(ge=0)] = Field(
         5_000_000, description="Tokens of a new User for each UTC month (C-316)"
     )
+    spend_stop_dollars: Annotated[Decimal, Field(gt=0)] = Field(
+        Decimal(3000),
+        description="US dollars of GPUs in 24 hours at which new GPU work pauses (C-617)",
+    )
+    spend_warning_dollars: Annotated[Decimal, Field(gt=0)] = Field(
+        Decimal(2000),
+        description="US dollars of GPUs in 24 hours at which the team is warned (A-481)",
+    )
+    spend_stale_seconds: Seconds = Field(
+        180.0, description="Seconds after which the last count of containers is stale (A-492)"
+    )
+    spend_sample_days: Annotated[int, Field(ge=3)] = Field(
+        35, description="Days for which the count of each minute is kept"
+    )
+    site_environment: str = Field(
+        "production", min_length=1, max_length=40, description="Name of this site in spend reports"
+    )
+    analytics_time_zones: Annotated[tuple[str, ...], NoDecode] = Field(
+        (
+            "UTC",
+            "Europe/Prague",
+            "Europe/London",
+            "America/New_York",
+            "America/Los_Angeles",
+        ),
+        description="Time zones of the hours in `Analytics`, separated by commas (A-475)",
+    )
     max_keys_per_user: Count = Field(10, description="API keys of a User (C-011)")
 
+    # Looms.
+    max_loom_nodes: Count = Field(2000, description="Nodes of a Loom (C-550)")
+    max_listed_looms: Count = Field(100, description="Looms in the list (C-534)")
+    max_branch_nodes: Count = Field(8, description="`n` of a Branch (C-544)")
+    max_branch_tokens: Count = Field(1000, description="`max_tokens` of a Branch (C-544)")
+    loom_stream_seconds: Seconds = Field(
+        0.25,
+        description="Seconds between two saves of a growing Node, and two reads (C-555, C-556)",
+    )
+    loom_keep_deleted_seconds: Seconds = Field(
+        14 * 86_400.0,
+        description="Seconds for which deleted Looms, Nodes and changes are kept (C-639)",
+    )
+
     # Background work.
+    max_running_nodes: Count = Field(8, description="Nodes that grow at once (C-554)")
     max_running_jobs: Count = Field(4, description="Jobs that run at once (C-445)")
     max_work_in_runner: Count = Field(
         64, description="Pieces of each kind of work that one runner has in hand"
@@ -229,6 +275,63 @@ class Environment(BaseSettings):
     work_watch_seconds: Seconds = Field(
         0.5, description="Seconds between two looks of a runner at the work it has in hand"
     )
+
+    # Harvests.
+    max_harvest_prompts: Count = Field(4096, description="Prompts of a harvest (C-453)")
+    max_harvest_tokens: Count = Field(
+        2_000_000, description="Characters of a harvest's prompts, divided by four (C-455)"
+    )
+    max_harvest_layers: Count = Field(256, description="Layers listed by a harvest (C-456)")
+    max_harvest_layer: Count = Field(512, description="Largest Layer that may be listed (C-456)")
+    max_shard_size: Count = Field(4096, description="`shard_size` of a harvest (C-459)")
+    max_harvest_batch_size: Count = Field(64, description="`batch_size` of a harvest (C-460)")
+    harvests_per_month: Annotated[int, Field(ge=0)] = Field(
+        200, description="Harvests of a key in a UTC month (C-472)"
+    )
+    max_small_harvests_per_user: Count = Field(
+        3, description="Harvests of a User on small models, pending or running (C-474)"
+    )
+    max_large_harvests_per_user: Count = Field(
+        1, description="Harvests of a User on large models, pending or running (C-475)"
+    )
+    max_large_harvests: Count = Field(
+        2, description="Harvests of all Users on large models, pending or running (C-476)"
+    )
+    harvest_runs_per_model: Count = Field(
+        1, description="Harvests that run at once on a model; as many as it has harvest workers"
+    )
+    harvest_idle_seconds: Seconds = Field(
+        1200.0, description="Seconds for which a harvest worker stays up after a run (C-514)"
+    )
+    harvest_threads: Annotated[int, Field(ge=0)] = Field(
+        0, description="Threads of a harvest on the processor; all cores when 0"
+    )
+    harvest_batch_tokens: Count = Field(
+        1024,
+        description="Tokens of one forward pass of a harvest; a longer prompt is one by itself",
+    )
+    harvest_attempts: Count = Field(
+        3, description="Workers that a harvest may lose before it fails"
+    )
+    harvest_link_seconds: Annotated[int, Field(ge=1, le=604_800)] = Field(
+        604_800, description="Seconds for which a link to a file works (C-496)"
+    )
+    longpoll_seconds: Seconds = Field(60.0, description="`wait` at most (C-489)")
+    max_longpolls_per_key: Count = Field(4, description="Waits of a key at once (C-490)")
+    max_longpolls: Count = Field(8, description="Waits of all keys at once (C-490)")
+
+    # Files.
+    file_storage: str = Field(
+        "",
+        pattern=r"^(s3://[a-z0-9][a-z0-9.-]+(/[\w./-]+)?)?$",
+        description="`s3://BUCKET/PREFIX` for kept files; the folder `files` in `VAR_DIR` when unset",
+    )
+    s3_endpoint_url: str = Field("", description="Address of an S3-compatible storage")
+    s3_region: str = Field("", description="Region of the storage")
+    s3_access_key: str = Field(
+        "", description="Access key of the storage; the environment of boto3 when unset"
+    )
+    s3_secret_key: str = Field("", description="Secret of the access key")
 
     # Inference.
     accept_seconds: Seconds = Field(
@@ -245,21 +348,7 @@ class Environment(BaseSettings):
     )
     worker_report_seconds: Seconds = Field(
         0.5, description="Seconds between two reports of a worker; dead after six missed"
-    # Looms.
-    max_loom_nodes: Count = Field(2000, description="Nodes of a Loom (C-550)")
-    max_listed_looms: Count = Field(100, description="Looms in the list (C-534)")
-    max_branch_nodes: Count = Field(8, description="`n` of a Branch (C-544)")
-    max_branch_tokens: Count = Field(1000, description="`max_tokens` of a Branch (C-544)")
-    loom_stream_seconds: Seconds = Field(
-        0.25, description="Seconds between two saves of a growing Node, and two reads (C-555, C-556)"
     )
-    loom_keep_deleted_seconds: Seconds = Field(
-        14 * 86_400.0,
-        description="Seconds for which deleted Looms, Nodes and changes are kept (C-639)",
-    )
-
-    )
-    max_running_nodes: Count = Field(8, description="Nodes that grow at once (C-554)")
     engine_memory_gib: Annotated[float, Field(gt=0)] = Field(
         2.0, description="GiB of an engine's key-value cache"
     )
@@ -268,7 +357,12 @@ class Environment(BaseSettings):
     )
 
     @field_validator(
-        "allowed_hosts", "trusted_proxies", "team_emails", "apply_questions", mode="before"
+        "allowed_hosts",
+        "trusted_proxies",
+        "team_emails",
+        "apply_questions",
+        "analytics_time_zones",
+        mode="before",
     )
     @classmethod
     def _split(cls, value: object) -> object:
