@@ -8,6 +8,7 @@ from config.admin_colours import ADMIN_COLOURS
 from config.environment import ROOT, Environment, load
 from config.logs import configure as configure_logs
 from config.providers import providers_settings
+from operations.schedule import beat_schedule
 
 BASALT: Environment = load()
 """Every setting of Basalt's own, typed: the way by which the rest of the code reads them."""
@@ -209,28 +210,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
 CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
 CELERY_BEAT_MAX_LOOP_INTERVAL = 5
 CELERY_TASK_DEFAULT_QUEUE = "runner"
-CELERY_BEAT_SCHEDULE = {
-    "send-mails": {
-        "task": "accounts.send_mails",
-        "schedule": 30.0,
-        "options": {"queue": "runner", "expires": 30},
-    },
-    "forget-people": {
-        "task": "accounts.forget",
-        "schedule": 3600.0,
-        "options": {"queue": "runner", "expires": 3600},
-    },
-    "reap": {
-        "task": "operations.reap",
-        "schedule": BASALT.reap_seconds,
-        "options": {"queue": "runner", "expires": 2 * BASALT.reap_seconds},
-    },
-    "forget-expired-keys": {
-        "task": "api.forget_expired_keys",
-        "schedule": 600.0,
-        "options": {"queue": "runner", "expires": 600},
-    },
-}
+CELERY_BEAT_SCHEDULE = beat_schedule(reap_seconds=BASALT.reap_seconds)
 
 LOGGING_CONFIG = None
 configure_logs(BASALT.log_level, as_json=BASALT.log_json)
