@@ -4,14 +4,12 @@ import asyncio
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 from django.conf import settings
-from django.db import DatabaseError
 
 from accounts.keys import KeyState
-from api import idempotency
 from api.bodies import completion_request
 from api.client import client
 from api.edge import (
@@ -27,12 +25,13 @@ from api.edge import (
 from api.errors import late_error_body
 from api.idempotency import Attempt, StoredAnswer
 from api.json_body import read_json
+from api.keyed import JSON_HEADERS, answer_again, checked, free_key, take_key
 from api.stream import StreamConsumer
 from completions.admission import LIVE, admitted
-from completions.database import in_database, is_busy, or_undone
+from completions.database import is_busy
 from completions.endings import note_unpaid
 from completions.failures import ClientLeft, Failure, database_busy, internal
-from completions.generation import LATE_SETTLE_SECONDS, Generation
+from completions.generation import Generation
 from completions.payloads import DONE, KEEPALIVE, Choices, usage_object
 from completions.pieces import Body, body_of, file_pieces, in_file
 from completions.request import CompletionRequest
@@ -41,17 +40,12 @@ from inference.large import array_bytes
 
 log = structlog.get_logger()
 
-Given = TypeVar("Given")
-Found = TypeVar("Found")
 Headers = list[tuple[bytes, bytes]]
 STREAM_HEADERS: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
-JSON_HEADERS: Headers = [(b"content-type", b"application/json")]
-CHECK_IN_THREAD_BYTES = 64 * 1024
-"""A body above this size is read and checked in a thread."""
 WRITE_IN_THREAD_BYTES = 32 * 1024
 """A chunk with more bytes of log probabilities is written in a thread."""
 
@@ -74,33 +68,19 @@ class CreateCompletion(StreamConsumer):
 
     async def answer(self, body: bytes, key: KeyState) -> None:
         """Check, admit, run, and write what comes; a repeat gets the first answer."""
-        value = await _checked(read_json, body, body)
-        idempotency_key = idempotency.read_header(self.scope["headers"])
-        if idempotency_key is None:
-            await self._answer(await _checked(completion_request, value, body), key, None)
-            return
-        taken = await self._take(value, idempotency_key, key)
+        value = await checked(read_json, body, body)
+        taken = await take_key(self.scope, value, key)
         if isinstance(taken, StoredAnswer):
             await answer_again(taken, self.send)
             return
         try:
-            request = await _checked(completion_request, value, body)
+            request = await checked(completion_request, value, body)
         except Failure:
-            await asyncio.shield(free(taken))
+            await asyncio.shield(free_key(taken))
             raise
-        if not request.stream:
+        if taken is not None and not request.stream:
             self.run_on()
         await self._answer(request, key, taken)
-
-    async def _take(
-        self, value: object, idempotency_key: str, key: KeyState
-    ) -> Attempt | StoredAnswer:
-        path = self.scope["path"]
-        same = await asyncio.to_thread(idempotency.fingerprint, "POST", path, value)
-        taking = in_database(
-            idempotency.take, user_id=key.user_id, key=idempotency_key, fingerprint=same
-        )
-        return await or_undone(taking, free)
 
     async def _answer(
         self, request: CompletionRequest, key: KeyState, attempt: Attempt | None
@@ -140,42 +120,10 @@ class CreateCompletion(StreamConsumer):
                     self._generation = generation
                     await writer.run(generation)
             finally:
-                if attempt is not None and self._generation is None:
-                    await asyncio.shield(free(attempt))
+                if self._generation is None:
+                    await asyncio.shield(free_key(attempt))
             # The Hold has ended: who reads the end of the answer finds the balance settled.
             await writer.end()
-
-
-async def _checked(check: Callable[[Given], Found], given: Given, body: bytes) -> Found:
-    """Check something of a request, in a thread when its body is large."""
-    if len(body) <= CHECK_IN_THREAD_BYTES:
-        return check(given)
-    return await asyncio.to_thread(check, given)
-
-
-async def free(taken: Attempt | StoredAnswer) -> None:
-    """Free the key of a run that never held tokens, however long the database is busy."""
-    while isinstance(taken, Attempt):
-        try:
-            await in_database(taken.released)
-            return
-        except DatabaseError as busy:
-            log.warning("a key is freed later", attempt=str(taken.id), cause=str(busy))
-            await asyncio.sleep(LATE_SETTLE_SECONDS)
-
-
-async def answer_again(answer: StoredAnswer, send: Send) -> None:
-    """Send a kept answer."""
-    kept = [(name.encode(), value.encode()) for name, value in answer.headers.items()]
-    headers = [*JSON_HEADERS, *kept]
-    if isinstance(answer.body, bytes):
-        await answer_body(answer.status, answer.body, headers, send)
-        return
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    pieces = file_pieces(answer.body)
-    while piece := await asyncio.to_thread(next, pieces, b""):
-        await send({"type": "http.response.body", "body": piece, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
 
 
 def is_large(delta: Delta) -> bool:

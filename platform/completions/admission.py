@@ -7,7 +7,7 @@ checked when it is submitted, and admitted when it starts.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from uuid import UUID, uuid4
@@ -225,8 +225,11 @@ async def stand_in_line(held: contextlib.AsyncExitStack, *, payer: Payer, work_i
     Raises:
         Failure: `queue_full`, or `upstream_unreachable` while Valkey is away.
     """
-    with unreachable_without_valkey():
+    try:
         await held.enter_async_context(places().of_key(str(payer.key_id), work_id))
+    except LOST as lost:
+        log.warning("Valkey cannot be reached", cause=str(lost))
+        raise unreachable() from None
 
 
 async def take_place(
@@ -238,27 +241,21 @@ async def take_place(
 
     Raises:
         Failure: `circuit_open`, or `upstream_unreachable` while Valkey is away.
-        NotYet: background work finds no place (C-375, C-450).
+        NotYet: background work finds no place, or no Valkey (C-375, C-450).
     """
     try:
-        with unreachable_without_valkey():
-            period = await breakers().enter(model.id)
-            await held.enter_async_context(places().of_model(model.id, work_id))
+        period = await breakers().enter(model.id)
+        await held.enter_async_context(places().of_model(model.id, work_id))
     except ModelFull:
         if policy.in_background:
             raise NotYet(f"{model.id} has no place free", model=model.id) from None
         raise model_busy(model.id, settings.BASALT.max_inflight_per_model) from None
-    return period
-
-
-@contextlib.contextmanager
-def unreachable_without_valkey() -> Iterator[None]:
-    """Turn a lost connection to Valkey into the contract's failure."""
-    try:
-        yield
     except LOST as lost:
+        if policy.in_background:
+            raise NotYet(f"Valkey cannot be reached: {lost}") from None
         log.warning("Valkey cannot be reached", cause=str(lost))
         raise unreachable() from None
+    return period
 
 
 def find_model(name: str | None) -> ModelEntry:

@@ -1,7 +1,8 @@
 """The runners of this site: each says when it last looked for work (C-631, C-686).
 
 A runner writes its report from the loop that takes its messages, with the time of its last look
-for work, so that either loop falls silent when it hangs. A report that is silent for five minutes is of a runner that is gone for good.
+for work, so that either loop falls silent when it hangs. A report that is silent for five minutes
+is of a runner that is gone for good.
 """
 
 import time

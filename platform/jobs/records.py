@@ -21,8 +21,8 @@ log = structlog.get_logger()
 
 W = TypeVar("W", bound=Work)
 
-PASSING = ("vllm_engine_dead", "upstream_unreachable", "incomplete")
-"""Codes of failures that say nothing about the request: a process died under it."""
+PASSING = ("vllm_engine_dead", "upstream_unreachable")
+"""Codes of failures of a running request that say nothing about it: a process died under it."""
 
 
 class Stop(Enum):
@@ -81,7 +81,7 @@ class WorkRecord(Generic[W]):
         ):
             self.stop = Stop.PUT_BACK
         elif isinstance(error, Failure):
-            if error.code in PASSING and self.may_run_again:
+            if self.is_held and error.code in PASSING and self.may_run_again:
                 self._was_lost, self.stop = True, Stop.PUT_BACK
             else:
                 self._failure = error

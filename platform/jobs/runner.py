@@ -32,7 +32,7 @@ log = structlog.get_logger()
 FULL_SECONDS = 0.5
 """How long work of a model without a free place is passed over."""
 RETRY_SECONDS = 1.0
-"""How long a runner waits after the database failed it."""
+"""How long a runner waits after a server failed it."""
 PUT_BACK_SECONDS = 3.0
 """How long a stopping runner tries to put its work back."""
 
@@ -185,6 +185,8 @@ class Runner:
             record.note(wait)
             if wait.model is not None:
                 desk.full_until[wait.model] = time.monotonic() + FULL_SECONDS
+            else:
+                desk.rest_until = time.monotonic() + RETRY_SECONDS
         except BaseException as error:  # noqa: BLE001 - it becomes the end of the row
             record.note(error)
             if isinstance(error, DatabaseError):

@@ -221,7 +221,7 @@ async def lowered_hold(admission, caps, request, model, key):
     counted = await admission.count(request, model)
     output = caps.settle_output(request, model, counted.counts)
     return await admission.take_hold(
-        counted, output, key=key, request_id="req_1", policy=admission.LIVE
+        counted, output, payer=key, request_id="req_1", policy=admission.LIVE, record=None
     )
 
 
