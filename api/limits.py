@@ -62,9 +62,7 @@ class RateBucket:
         Raises:
             Failure: 429 `rate_limited`, with the seconds to wait (C-085, C-367).
         """
-        wait_ms = self._run(1)
-        if wait_ms > 0:
-            seconds = seconds_up(wait_ms / 1000)
+        if seconds := self.try_take():
             raise Failure(
                 429,
                 f"{self.whose} may make {self.per_minute} requests a minute. "
@@ -73,6 +71,11 @@ class RateBucket:
                 ErrorType.RATE_LIMIT,
                 retry_after=seconds,
             )
+
+    def try_take(self) -> int:
+        """Take one request if there is one; returns 0, or the whole seconds to wait."""
+        wait_ms = self._run(1)
+        return seconds_up(wait_ms / 1000) if wait_ms > 0 else 0
 
     def give_back(self) -> None:
         """Give one request back."""

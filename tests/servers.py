@@ -43,6 +43,8 @@ def _settle() -> None:
         os.environ["VAR_DIR"] = str(_folder())
         os.environ.setdefault("MODELS_DIR", str(ROOT / "var" / "models"))
     os.environ.setdefault("SECRET_KEY", secrets.token_hex(32))
+    # Tests that do not test it open the admin without a code.
+    os.environ.setdefault("STAFF_TWO_FACTOR", "false")
     var_dir = Path(os.environ["VAR_DIR"])
     if not os.environ.get("DATABASE_URL"):
         _plan("DATABASE_URL", EmbeddedPostgres(var_dir, durable=False))

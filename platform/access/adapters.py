@@ -9,8 +9,11 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 from django.urls import reverse
 
+from access.places import is_inside
 from access.providers import find_user, refuse_here
+from access.sign_in import suspended
 from accounts.models import User
+from accounts.secrets import seal, unseal
 
 
 class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]
@@ -26,17 +29,17 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]
 
     def is_safe_url(self, url: str | None) -> bool:
         """Only addresses inside the App (A-048)."""
-        from access.places import is_inside
-
         return url is not None and is_inside(url)
+
+    def is_reauthentication_required(self, *, app: str, **known: object) -> bool:
+        """Ask for the password again for two-factor settings and for what the admin guards."""
+        return app != "allauth.socialaccount"
 
     def send_mail(self, template_prefix: str, email: str, context: dict[str, object]) -> None:
         """Send nothing: every mail of ours goes through the outbox."""
 
     def respond_user_inactive(self, request: HttpRequest, user: User) -> object:
         """Tell a suspended User so, whichever way they sign in (A-059, A-082)."""
-        from access.sign_in import suspended
-
         return suspended(request)
 
 
@@ -85,14 +88,10 @@ class TwoFactorAdapter(DefaultMFAAdapter):  # type: ignore[misc]
 
     def encrypt(self, text: str) -> str:
         """Return a secret as it is stored."""
-        from accounts.secrets import seal
-
         return seal(text)
 
     def decrypt(self, encrypted_text: str) -> str:
         """Return a stored secret."""
-        from accounts.secrets import unseal
-
         return unseal(encrypted_text)
 
     def send_notification_mail(self, *known: object, **more: object) -> None:

@@ -294,6 +294,19 @@ class PasswordLink(models.Model):
         return f"{self.purpose} of {self.created_at:%Y-%m-%d %H:%M}"
 
 
+class LinkAsk(models.Model):
+    """Somebody asked for a link on a page; the runner looks whether the address has a User.
+
+    So the page does the same for every address, and takes the same time (A-076, A-077).
+    """
+
+    email = AddressField()
+    at = models.DateTimeField(default=timezone.now)
+
+    def __str__(self) -> str:
+        return f"{self.at:%Y-%m-%d %H:%M}"
+
+
 class MailKind(models.TextChoices):
     """The mails that are sent (contract-app.md section 12)."""
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from django.conf import settings
 from django.contrib.auth import logout
 from django.contrib.auth.signals import user_logged_in
 from django.db.models import F
@@ -49,25 +50,19 @@ def end_all_sessions(*, user_id: UUID) -> None:
 
 
 def sign_out(request: HttpRequest) -> HttpResponseRedirect:
-    """End this session and forget in this browser what a User left (A-073, A-074).
+    """End this session; the sign-in page forgets what scripts of the App kept (A-073, A-074).
 
     The caller lets only a POST with a CSRF token through.
     """
     logout(request)
-    answer = HttpResponseRedirect("/sign-in")
+    answer = HttpResponseRedirect(settings.LOGIN_URL)
     answer.delete_cookie(MARK)
-    answer.set_cookie(SIGNED_OUT, "1", max_age=60, samesite="Lax")
-    answer.headers["Clear-Site-Data"] = '"storage"'
     return answer
-
-
-SIGNED_OUT = "signed-out"
-"""A cookie of a minute: the next page clears what scripts kept, also over plain HTTP."""
 
 
 def has_ended(request: HttpRequest) -> bool:
     """Whether this browser had a session that nobody signed out of, and has none now (A-070)."""
-    return MARK in request.COOKIES and not request.user.is_authenticated
+    return bool(request.COOKIES.get(MARK)) and not request.user.is_authenticated
 
 
 class SessionMiddleware:
@@ -85,13 +80,13 @@ class SessionMiddleware:
         renewed = float(request.session.get(RENEWED, 0))
         if now.timestamp() - renewed >= RENEW_EVERY.total_seconds():
             request.session[RENEWED] = now.timestamp()
-        if MARK not in request.COOKIES:
-            answer_cookies(answer, request)
+        if not request.COOKIES.get(MARK):
+            answer.set_cookie(
+                MARK,
+                "1",
+                max_age=MARK_SECONDS,
+                httponly=True,
+                samesite="Lax",
+                secure=settings.SESSION_COOKIE_SECURE,
+            )
         return answer
-
-
-def answer_cookies(answer: HttpResponseBase, request: HttpRequest) -> None:
-    """Set the mark of a browser that is signed in."""
-    answer.set_cookie(
-        MARK, "1", max_age=MARK_SECONDS, httponly=True, samesite="Lax", secure=request.is_secure()
-    )

@@ -53,6 +53,7 @@ INSTALLED_APPS = [
     "looms",
     "api",
     "pages",
+    "access",
     "administration",
     "operations",
     "config",
@@ -129,7 +130,8 @@ ACCOUNT_USER_MODEL_USERNAME_FIELD = None
 ACCOUNT_LOGIN_METHODS = {"email"}
 ACCOUNT_SIGNUP_FIELDS = ["email*"]
 ACCOUNT_EMAIL_VERIFICATION = "none"
-ACCOUNT_RATE_LIMITS: dict[str, str] = {}
+ACCOUNT_RATE_LIMITS = False
+ACCOUNT_DEFAULT_HTTP_PROTOCOL = urlsplit(BASALT.app_address).scheme
 ACCOUNT_REAUTHENTICATION_TIMEOUT = int(BASALT.reauthentication_seconds)
 SOCIALACCOUNT_ADAPTER = "access.adapters.ProviderAdapter"
 SOCIALACCOUNT_STORE_TOKENS = False
@@ -138,6 +140,9 @@ SOCIALACCOUNT_LOGIN_ON_GET = False
 SOCIALACCOUNT_PROVIDERS = providers_settings(BASALT)
 MFA_ADAPTER = "access.adapters.TwoFactorAdapter"
 MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
+MFA_RATE_LIMITS = False
+MFA_ALLOW_UNVERIFIED_EMAIL = True
+MFA_RECOVERY_CODES_SHOW_ONCE = True
 MFA_TOTP_ISSUER = BASALT.site_name
 
 EMAIL_BACKEND = "accounts.mail_backend.MailBackend"
@@ -192,6 +197,15 @@ REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": [],
     "UNAUTHENTICATED_USER": None,
+}
+
+# Of two processes that are sent one code of an authenticator app, one takes it.
+CACHES = {
+    "default": {
+        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "LOCATION": BASALT.valkey_url,
+        "KEY_PREFIX": "basalt:cache",
+    }
 }
 
 CELERY_BROKER_URL = BASALT.valkey_url.replace("unix://", "redis+socket://")

@@ -6,5 +6,6 @@ from django.urls import include, path
 urlpatterns = [
     path("", include("api.urls")),
     path("", include("pages.urls")),
+    path("", include("access.urls")),
     path("admin/", admin.site.urls),
 ]

@@ -1,7 +1,10 @@
 """What a browser may load on a page: in the docs next to nothing, in the App only our own files."""
 
+from urllib.parse import urlsplit
+
 from csp.constants import NONE, SELF
 from csp.middleware import CSPMiddleware, PolicyParts
+from django.conf import settings
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
@@ -34,6 +37,7 @@ PUBLIC = frozenset({"front", "docs", "docs-slash", "document", "markdown", "llms
 
 ADMIN: dict[str, list[str]] = {
     "default-src": [SELF],
+    "script-src": [SELF, "'unsafe-eval'"],
     "style-src": [SELF, "'unsafe-inline'"],
     "img-src": [SELF, "data:"],
     "object-src": [NONE],
@@ -41,7 +45,11 @@ ADMIN: dict[str, list[str]] = {
     "form-action": [SELF],
     "frame-ancestors": [NONE],
 }
-"""Django's own pages have scripts in files, forms, and some styles in their markup."""
+"""The admin's pages (unfold) have scripts in files that read expressions out of the markup, forms,
+and some styles in their markup. Nothing but the admin has this policy."""
+
+WITH_PROVIDERS = frozenset({"account_login", "profile", "github_login", "openid_connect_login"})
+"""Names of the addresses whose forms end at a provider: browsers look at redirects too."""
 
 
 class PolicyMiddleware(CSPMiddleware):
@@ -62,4 +70,21 @@ def policy_of(request: HttpRequest) -> dict[str, list[str]]:
     if request.path_info.startswith("/admin/"):
         return ADMIN
     match = request.resolver_match
-    return STRICT if match is None or match.url_name in PUBLIC else APP
+    if match is None or match.url_name in PUBLIC:
+        return STRICT
+    if match.url_name in WITH_PROVIDERS:
+        return {**APP, "form-action": [SELF, *_providers()]}
+    return APP
+
+
+def _providers() -> list[str]:
+    """Return the origins of the providers that are set up."""
+    env = settings.BASALT
+    known = (
+        (env.github_client_id, env.github_url),
+        (env.google_client_id, env.google_url),
+        (env.huggingface_client_id, env.huggingface_url),
+    )
+    return [
+        "{0.scheme}://{0.netloc}".format(urlsplit(url)) for client_id, url in known if client_id
+    ]

@@ -226,24 +226,25 @@ def test_a_document_without_a_title_and_a_paragraph_is_refused(text: str) -> Non
         read_document("x", text)
 
 
-def test_the_admin_has_a_policy_of_its_own_and_takes_forms_from_behind_a_proxy(
+def test_forms_are_taken_from_behind_a_proxy_and_the_admin_leads_to_the_sign_in(
     database: None, tiny_catalogue: Path, logs: Path
 ) -> None:
     """A proxy that ends TLS speaks plain HTTP to us, but the browser's origin is https."""
     site = "https://basalt.example.org"
     with web_process(logs / "secure.log", API_URL=site) as secure, secure.client() as browser:
         headers = {"Host": "basalt.example.org"}
-        form = browser.get("/admin/login/", headers=headers)
-        assert form.status_code == 200
-        assert policy(form)["default-src"] == "'self'"
-        assert "'unsafe-inline'" not in policy(form).get("script-src", "")
+        turned = browser.get("/admin/", headers=headers)
+        assert (turned.status_code, turned.headers["location"]) == (302, "/sign-in?next=/admin/")
+        assert policy(turned)["script-src"] == "'self' 'unsafe-eval'"
+        form = browser.get("/sign-in", headers=headers)
+        assert policy(form)["script-src"] == "'self'"
         token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', form.text)[1]
         cookie = form.headers["set-cookie"].split(";")[0]
         assert "Secure" in form.headers["set-cookie"]
-        for origin, status in ((site, 200), ("https://elsewhere.example.org", 403)):
+        for origin, status in ((site, 400), ("https://elsewhere.example.org", 403)):
             tried = browser.post(
-                "/admin/login/",
-                data={"csrfmiddlewaretoken": token, "username": "a@example.org", "password": "x"},
+                "/sign-in",
+                data={"csrfmiddlewaretoken": token, "email": "a@example.org", "password": "x"},
                 headers={**headers, "Origin": origin, "Cookie": cookie},
             )
             assert tried.status_code == status
