@@ -22,6 +22,7 @@ from billing import spend_stop
 from inference import catalogue
 from inference.fleet import Fleet
 from operations.models import SpendDay, SpendKind, SpendSample, SpendWarning
+from operations.warm import keep_warm_now
 
 log = structlog.get_logger()
 
@@ -94,6 +95,7 @@ def judge(now: datetime) -> Standing:
             stop = spend_stop.pause_for_amount(spend=stands.counting)
             if stop.spend == stands.counting:
                 _tell("pause", f"New GPU work is paused: {_words(stands.counting)}.")
+            transaction.on_commit(keep_warm_now)
         log.warning("new GPU work is paused", dollars=str(stands.counting))
     _warn(stands.last_day, now)
     return stands

@@ -14,6 +14,7 @@ from celery.beat import Service
 from django.conf import settings
 from django.core.management.base import BaseCommand
 from django.db import DatabaseError
+from django_celery_beat.models import PeriodicTask
 
 log = structlog.get_logger()
 
@@ -51,6 +52,7 @@ def _tick(celery: Celery, connection: psycopg.Connection, stop: threading.Event)
     while not _locked(connection):
         if stop.wait(LOOK_SECONDS):
             return
+    forget_old_rings(celery)
     service = Service(celery, scheduler_cls=celery.conf.beat_scheduler)
     ended = threading.Event()
     thread = threading.Thread(target=_run, args=(service.start, ended), name="beat", daemon=True)
@@ -69,6 +71,15 @@ def _tick(celery: Celery, connection: psycopg.Connection, stop: threading.Event)
     service.stop(wait=False)
     with contextlib.suppress(DatabaseError):
         service.sync()
+
+
+def forget_old_rings(celery: Celery) -> None:
+    """Remove from the scheduler's table what the schedule in the code does not have (any more).
+
+    Celery's scheduler adds what is new and never removes, so a task that was taken out of the code
+    would be rung for ever.
+    """
+    PeriodicTask.objects.exclude(name__in=celery.conf.beat_schedule).delete()
 
 
 def _run(work: Callable[[], None], ended: threading.Event) -> None:
