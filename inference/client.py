@@ -29,6 +29,12 @@ from inference.engine.messages import (
     FailureCode,
     Finished,
 )
+from inference.failure_texts import (
+    CUT_MESSAGE,
+    DEAD_MESSAGE,
+    DEADLINE_MESSAGE,
+    UNREACHABLE_MESSAGE,
+)
 from inference.fleet import Fleet, Stage, WorkerReport
 from inference.large import BlobMissing, Large, fetch, read_event
 from inference.mailbox import Arrival, Mailbox
@@ -42,10 +48,6 @@ FETCHES_AT_ONCE = 4
 """Large events that are brought from Valkey at the same time."""
 LOST = (redis.exceptions.RedisError, OSError)
 """What a broken connection to Valkey raises."""
-UNREACHABLE_MESSAGE = "Could not reach Inference: Connection error."
-DEADLINE_MESSAGE = "Could not reach Inference: Request timed out."
-CUT_MESSAGE = "Inference ended the stream before it was complete."
-DEAD_MESSAGE = "The engine that ran this request stopped."
 
 
 def queue_of(model_id: str) -> str:

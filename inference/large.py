@@ -100,9 +100,9 @@ def fetch(connection: redis.Redis, large: Large) -> BinaryIO:
     return file
 
 
-def read_event(large: Large, file: BinaryIO) -> Event:
-    """Return the event whose bytes are in `file`, which may be closed then."""
-    whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+def read_event(large: Large, file: BinaryIO, offset: int = 0) -> Event:
+    """Return the event whose bytes are in `file` from `offset` on; the file may be closed then."""
+    whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[offset:]
     ends = [large.head_bytes]
     for size in large.arrays:
         ends.append(ends[-1] + size)

@@ -6,9 +6,7 @@ aborts it.
 
 import asyncio
 import contextlib
-import itertools
 import math
-import mmap
 import ssl
 import tempfile
 import time
@@ -21,33 +19,19 @@ import msgspec
 from django.conf import settings
 
 from inference.backends import vllm_failures as failures
-from inference.backends.vllm_answers import (
-    Answer,
-    Choice,
-    pack_generated,
-    pack_prompt,
-    read_answer,
-    read_residuals,
-)
+from inference.backends.vllm_answers import read_answer
+from inference.backends.vllm_apart import read_apart
 from inference.backends.vllm_failures import Broken, misfit
+from inference.backends.vllm_reading import Facts, Reading
 from inference.backends.vllm_request import (
     body_of,
     check_offered,
     is_streamed,
     probe_of,
-    prompt_logprobs_asked,
 )
 from inference.catalogue import ModelEntry
 from inference.client import Patience
-from inference.engine.messages import (
-    Accepted,
-    Delta,
-    EngineRequest,
-    Event,
-    Failed,
-    Finished,
-    Given,
-)
+from inference.engine.messages import Accepted, EngineRequest, Event, Failed, Finished
 
 ERROR_BYTES = 64 * 1024
 """So much of an error's body is read."""
@@ -55,6 +39,10 @@ PIECE_BYTES = 2**20
 """Bytes of a whole answer that are put on disk at once."""
 PROVEN_SECONDS = 60.0
 """So long a server that was seen to steer is trusted to do it again."""
+APART_AT_ONCE = 1
+"""Large answers that are read at the same time; each takes a core."""
+READ_HERE_BYTES = 2**20
+"""A whole answer above this size would hold the interpreter too long."""
 DATA = b"data:"
 DONE = b"[DONE]"
 
@@ -72,6 +60,7 @@ class VllmClient:
             trust_env=False,
             verify=ssl.create_default_context(cafile=settings.BASALT.vllm_ca_file),
         )
+        self._apart = asyncio.Semaphore(APART_AT_ONCE)
         self._steers: dict[str, float] = {}
         """When each model was last seen to apply steering vectors, by this process's clock."""
 
@@ -85,8 +74,8 @@ class VllmClient:
     ) -> AsyncIterator[AsyncIterator[Event]]:
         """Run a request: the context's value iterates its events up to the terminal one.
 
-        `Accepted` comes once the server has answered with 200. Leaving the context closes the
-        connection.
+        `Accepted` comes once the server has the request: a whole answer is long in coming.
+        Leaving the context closes the connection.
         """
         async with contextlib.aclosing(self._events(model, request, patience)) as events:
             yield events
@@ -102,7 +91,7 @@ class VllmClient:
                 return
             self._steers[model.id] = time.monotonic()
         left = replace(patience, start=patience.start - (time.monotonic() - begun))
-        exchange = Exchange(self._http, model, request, left)
+        exchange = Exchange(self._http, self._apart, model, request, left)
         async with contextlib.aclosing(exchange.events()) as events:
             async for event in events:
                 yield event
@@ -115,7 +104,7 @@ class VllmClient:
         A server without vllm-lens, and one whose model has another width, answers a steered
         request with unsteered text and no word of it; only a read tells, and no stream has one.
         """
-        exchange = Exchange(self._http, model, probe_of(request), patience)
+        exchange = Exchange(self._http, self._apart, model, probe_of(request), patience)
         last: Event | None = None
         async with contextlib.aclosing(exchange.events()) as events:
             async for event in events:
@@ -133,25 +122,41 @@ def _credentials(model_id: str) -> dict[str, str]:
     return {} if key is None else {"Authorization": f"Bearer {key.get_secret_value()}"}
 
 
+async def _until(reached: asyncio.Event, sending: asyncio.Task[httpx2.Response]) -> None:
+    """Wait until the server has the request, or it is clear that it will not."""
+    waiting = asyncio.create_task(reached.wait())
+    try:
+        await asyncio.wait({waiting, sending}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+
+
+async def _close(sending: asyncio.Task[httpx2.Response]) -> None:
+    """Close the connection, whether or not an answer has begun."""
+    sending.cancel()
+    with contextlib.suppress(asyncio.CancelledError, Broken):
+        answer = await sending
+        await answer.aclose()
+
+
 class Exchange:
     """One request and its answer."""
 
     def __init__(
         self,
         http: httpx2.AsyncClient,
+        apart: asyncio.Semaphore,
         model: ModelEntry,
         request: EngineRequest,
         patience: Patience,
     ) -> None:
         self._http = http
+        self._apart = apart
         self._model = model
         self._asked = request
         self._patience = patience
         self._deadline = time.monotonic() + patience.start
-        self._seq = itertools.count()
-        self._generated = 0
-        self._told = False
-        """Whether the id and the time of the answer were handed on."""
+        self._reading = Reading(request, Facts.of(model))
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Yield the events; the last is Finished or Failed."""
@@ -160,33 +165,46 @@ class Exchange:
                 async for event in answer:
                     yield event
         except Broken as broken:
-            yield broken.event(self._asked.request_id, next(self._seq))
+            yield broken.event(self._asked.request_id, self._reading.next_seq())
 
     async def _answer(self) -> AsyncGenerator[Event, None]:
         check_offered(self._asked)
         assert self._model.backend.kind == "vllm"
         address = self._model.backend.url.rstrip("/") + "/v1/completions"
         body = await asyncio.to_thread(body_of, self._model, self._asked)
-        sent = self._http.build_request(
-            "POST",
-            address,
-            content=body,
-            headers={"Content-Type": "application/json"} | _credentials(self._model.id),
-        )
-        answer = await self._send(sent)
+        reached = asyncio.Event()
+        sending = asyncio.create_task(self._send(address, body, reached))
         try:
+            await _until(reached, sending)
+            if reached.is_set():
+                yield Accepted(
+                    request_id=self._asked.request_id,
+                    seq=self._reading.next_seq(),
+                    worker_id=address,
+                )
+            answer = await sending
             await self._check_status(answer)
-            yield Accepted(
-                request_id=self._asked.request_id, seq=next(self._seq), worker_id=address
-            )
             gained = self._streamed(answer) if is_streamed(self._asked) else self._whole(answer)
             async with contextlib.aclosing(gained):
                 async for event in gained:
                     yield event
         finally:
-            await answer.aclose()
+            await _close(sending)
 
-    async def _send(self, sent: httpx2.Request) -> httpx2.Response:
+    async def _send(self, address: str, body: bytes, reached: asyncio.Event) -> httpx2.Response:
+        """Send the request; `reached` is set once all of it is on its way."""
+
+        async def trace(step: str, info: object) -> None:
+            if step.endswith("send_request_body.complete"):
+                reached.set()
+
+        sent = self._http.build_request(
+            "POST",
+            address,
+            content=body,
+            headers={"Content-Type": "application/json"} | _credentials(self._model.id),
+            extensions={"trace": trace},
+        )
         try:
             async with asyncio.timeout(self._left()):
                 return await self._http.send(sent, stream=True)
@@ -237,7 +255,7 @@ class Exchange:
             if data == DONE:
                 if usage is None:
                     raise misfit("its usage is missing")
-                yield self._finished(usage)
+                yield self._reading.end(usage)
                 return
             chunk = read_answer(data)
             if chunk.error is not None:
@@ -245,7 +263,7 @@ class Exchange:
             if chunk.usage is not None:
                 usage = chunk
             for choice in chunk.choices:
-                yield await self._delta(choice, chunk)
+                yield self._reading.delta(choice, chunk)
             self._deadline = time.monotonic() + self._patience.gap
         raise failures.cut()
 
@@ -266,83 +284,18 @@ class Exchange:
                 size += await asyncio.to_thread(file.write, piece)
             if not size:
                 raise failures.cut()
-            async for event in self._events_of(file):
-                yield event
+            file.flush()
+            async with contextlib.aclosing(self._read(file, size)) as events:
+                async for event in events:
+                    yield event
 
-    async def _events_of(self, file: BinaryIO) -> AsyncGenerator[Event, None]:
-        file.flush()
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        whole = await asyncio.to_thread(read_answer, memoryview(mapped))
-        if whole.error is not None:
-            raise failures.of_event(whole.error)
-        for choice in whole.choices:
-            yield await self._delta(choice, whole)
-        read = await asyncio.to_thread(read_residuals, whole.activations, self._model.dtype)
-        end = self._finished(whole)
-        yield Finished(
-            request_id=end.request_id,
-            seq=end.seq,
-            prompt_tokens=end.prompt_tokens,
-            completion_tokens=end.completion_tokens,
-            residuals=read,
-        )
-
-    async def _delta(self, choice: Choice, answer: Answer) -> Delta:
-        if choice.prompt_logprobs is None:
-            return self._gained(choice, answer)
-        return await asyncio.to_thread(self._gained, choice, answer)
-
-    def _gained(self, choice: Choice, answer: Answer) -> Delta:
-        asked = self._asked
-        if choice.token_ids is None:
-            raise misfit("token ids are missing")
-        self._generated += len(choice.token_ids)
-        silent = asked.max_tokens == 0
-        likeliest, prompt_logprobs = prompt_logprobs_asked(asked), None
-        if likeliest is not None:
-            if choice.index >= len(asked.prompts) * asked.n:
-                raise misfit(f"there is no choice {choice.index}")
-            prompt = asked.prompts[choice.index // asked.n]
-            prompt_logprobs = pack_prompt(
-                choice.prompt_logprobs, prompt, likeliest, self._model.vocab_size
-            )
-        logprobs = None
-        if asked.logprobs is not None and not silent:
-            logprobs = pack_generated(choice.logprobs, choice.token_ids)
-        ends = choice.finish_reason is not None
-        return Delta(
-            request_id=asked.request_id,
-            seq=next(self._seq),
-            index=choice.index,
-            text="" if silent else choice.text,
-            token_ids=() if silent else tuple(choice.token_ids),
-            given=self._given(answer),
-            logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs,
-            finish_reason="length" if silent and ends else choice.finish_reason,
-            stop_reason=None if silent else choice.stop_reason,
-        )
-
-    def _given(self, answer: Answer) -> Given | None:
-        """Return the answer's id and time the first time (C-666)."""
-        if self._told or answer.id is None or answer.created is None:
-            return None
-        self._told = True
-        return Given(id=answer.id, created=answer.created)
-
-    def _finished(self, last: Answer) -> Finished:
-        """Return the end; the server's counts must be those of what it sent and was sent."""
-        usage, prompt_tokens = last.usage, sum(map(len, self._asked.prompts))
-        if usage is None:
-            raise misfit("its usage is missing")
-        if (usage.prompt_tokens, usage.completion_tokens) != (prompt_tokens, self._generated):
-            raise misfit(
-                f"it counts {usage.prompt_tokens} prompt tokens and {usage.completion_tokens} "
-                f"generated ones instead of {prompt_tokens} and {self._generated}"
-            )
-        return Finished(
-            request_id=self._asked.request_id,
-            seq=next(self._seq),
-            prompt_tokens=prompt_tokens,
-            completion_tokens=self._generated,
-        )
+    async def _read(self, file: BinaryIO, size: int) -> AsyncGenerator[Event, None]:
+        """Yield the events of a whole answer; a large one is read in a process of its own."""
+        if size > READ_HERE_BYTES:
+            events = read_apart(self._reading, file)
+            async with self._apart, contextlib.aclosing(events):
+                async for event in events:
+                    yield event
+            return
+        for event in await asyncio.to_thread(self._reading.whole, file.fileno()):
+            yield event

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 import zstandard
+from numpy.typing import NDArray
 
 from inference.backends.vllm_failures import ErrorObject, misfit
 from inference.engine.messages import PackedLogprobs, Residuals
@@ -181,10 +182,15 @@ def pack_prompt(
     return PackedLogprobs(
         rows=shape[0],
         width=shape[1],
-        ids=ids.tobytes(),
-        logprobs=logprobs.tobytes(),
-        ranks=ranks.tobytes(),
+        ids=_bytes_of(ids),
+        logprobs=_bytes_of(logprobs),
+        ranks=_bytes_of(ranks),
     )
+
+
+def _bytes_of(array: NDArray[np.int32] | NDArray[np.float32]) -> memoryview:
+    """Return the array's own bytes, which may be too many for a copy."""
+    return array.reshape(-1).view(np.uint8).data
 
 
 def read_residuals(

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from inference.client import CUT_MESSAGE, DEADLINE_MESSAGE, UNREACHABLE_MESSAGE
 from inference.engine.messages import Failed, FailureCode
+from inference.failure_texts import CUT_MESSAGE, DEADLINE_MESSAGE, UNREACHABLE_MESSAGE
 
 _CONTEXT = re.compile(
     r"maximum context length|maximum model length|prompt is too long|prompt \(length \d+\)", re.I

@@ -4,6 +4,7 @@ import base64
 import json
 
 from inference.backends.vllm_failures import Broken
+from inference.backends.vllm_reading import prompt_logprobs_asked
 from inference.catalogue import ModelEntry
 from inference.engine.messages import EngineRequest, FailureCode, Steering
 
@@ -49,16 +50,6 @@ def probe_of(request: EngineRequest) -> EngineRequest:
         steering=request.steering,
         priority=request.priority,
     )
-
-
-def prompt_logprobs_asked(request: EngineRequest) -> int | None:
-    """Return how many likeliest tokens of each prompt position serve both fields.
-
-    `echo` with `logprobs` needs those of the prompt as well; -1 is the whole vocabulary.
-    """
-    wanted = [request.prompt_logprobs, request.logprobs if request.echo else None]
-    asked = [number for number in wanted if number is not None]
-    return -1 if -1 in asked else max(asked, default=None)
 
 
 def is_streamed(request: EngineRequest) -> bool:

@@ -12,8 +12,8 @@ from django.conf import settings
 
 from accounts.keys import KeyState
 from billing.allowance import BudgetExceeded, Short
-from inference.client import UNREACHABLE_MESSAGE
 from inference.engine.messages import Failed, FailureCode
+from inference.failure_texts import UNREACHABLE_MESSAGE
 
 NUL_MESSAGE = "A text cannot hold the character U+0000 (NUL)."
 SURROGATE_MESSAGE = "A text cannot hold half of a surrogate pair."

@@ -316,7 +316,7 @@ def test_an_answer_without_all_its_choices_is_not_passed_on(server: FakeVllm, fa
 def test_an_answer_without_its_activations_is_not_passed_on(server: FakeVllm, far: Caller) -> None:
     choice = {"index": 0, "text": "a", "finish_reason": "length", "token_ids": [7]}
     counts = {"prompt_tokens": 1, "completion_tokens": 1}
-    server.will(whole({"choices": [choice], "usage": counts}))
+    server.will(whole({"id": "cmpl-1", "created": 1, "choices": [choice], "usage": counts}))
     body = BODY | {"max_tokens": 1, "output_residual_stream": [0]}
     answer = far.client.post("/v1/completions", json=body)
     assert answer.status_code == 502
@@ -333,6 +333,20 @@ def test_a_client_that_leaves_ends_the_request_at_the_server(server: FakeVllm, f
     request.line()
     request.leave()
     assert server.next().gone.wait(5)
+
+
+@pytest.mark.row("C-340")
+@pytest.mark.parametrize("fields", [{}, {"prompt_logprobs": 1}], ids=["streamed", "whole"])
+def test_leaving_before_the_servers_first_word_pays_the_hold(
+    server: FakeVllm, far: Caller, fields: dict
+) -> None:
+    server.will(Hold())
+    request = InBackground(far.client, BODY | fields)
+    seen = server.next()
+    request.leave()
+    assert seen.gone.wait(5)
+    eventually(lambda: far.open_holds() == 0)
+    assert far.left() == 100_000 - 5
 
 
 @pytest.mark.row("C-134")

@@ -5,12 +5,15 @@ import base64
 import copy
 import json
 import ssl
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from ipaddress import ip_address
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import zstandard
@@ -19,9 +22,12 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
+from msgspec.structs import replace
 from pydantic import SecretStr
 
-from inference.backends.vllm import VllmClient
+from inference.backends import vllm, vllm_apart
+from inference.backends.vllm import READ_HERE_BYTES, VllmClient
+from inference.backends.vllm_reading import Facts, Reading
 from inference.catalogue import FolderSource, ModelEntry, VllmBackend
 from inference.client import Patience
 from inference.engine.messages import (
@@ -38,6 +44,7 @@ from inference.engine.messages import (
     Steering,
     Stopping,
 )
+from tests.live import ROOT
 from tests.vllm_server import (
     DONE,
     RECORDED,
@@ -608,6 +615,73 @@ def test_leaving_closes_the_connection(server: FakeVllm) -> None:
         await client.close()
 
     asyncio.run(run())
+
+
+# Large answers
+
+
+def whole_vocabulary(tokens: int, vocabulary: int) -> dict:
+    """An answer with every token's log probability at each position of a prompt of zeros."""
+    position = {
+        str(i): {"logprob": -float(i), "rank": i + 1, "decoded_token": '}, "5'}
+        for i in range(vocabulary)
+    }
+    body = with_ids("prompt_logprobs5_single_token", [29])
+    body["choices"][0]["prompt_logprobs"] = [None] + [position] * (tokens - 1)
+    body["usage"] = {"prompt_tokens": tokens, "completion_tokens": 1}
+    return body
+
+
+@pytest.mark.row("C-234")
+def test_a_large_answer_is_read_beside_the_process(server: FakeVllm, monkeypatch) -> None:
+    asked = request(((0,) * 5,), max_tokens=1, prompt_logprobs=-1)
+    body = whole_vocabulary(5, 9000)
+    kept = []
+    monkeypatch.setattr(Reading, "whole", lambda self, file: pytest.fail("read in the process"))
+    for limit in (READ_HERE_BYTES, 2**30):
+        monkeypatch.setattr(vllm, "READ_HERE_BYTES", limit)
+        server.will(whole(body))
+        kept.append(ask(server, asked, vocab_size=9000))
+        monkeypatch.undo()
+    (_, apart, end), (_, here, same_end) = kept
+    assert isinstance(apart, Delta)
+    assert isinstance(here, Delta)
+    assert rows(apart.prompt_logprobs) == rows(here.prompt_logprobs)
+    assert rows(apart.prompt_logprobs)[3][8999] == (-8999.0, 9000)
+    assert replace(apart, prompt_logprobs=None) == replace(here, prompt_logprobs=None)
+    assert (apart.seq, end) == (1, same_end)
+
+
+def test_a_large_answer_to_another_request_does_not_fit(server: FakeVllm) -> None:
+    server.will(whole(whole_vocabulary(5, 9000)))
+    failed = failure(ask(server, request(((0,) * 4,), 1, prompt_logprobs=-1), vocab_size=9000))
+    assert "log probabilities of the prompt are missing" in failed.message
+
+
+def test_a_large_answer_whose_reader_dies_is_incomplete(server: FakeVllm, monkeypatch) -> None:
+    monkeypatch.setattr(vllm_apart.sys, "executable", "/bin/false")
+    server.will(whole(whole_vocabulary(5, 9000)))
+    failed = failure(ask(server, request(((0,) * 5,), 1, prompt_logprobs=-1), vocab_size=9000))
+    assert failed.code is FailureCode.INCOMPLETE
+
+
+def test_a_reader_ends_with_who_asked(tmp_path: Path) -> None:
+    """It has its job, whose answer is too long to read, when its input is closed."""
+    answer = tmp_path / "answer"
+    answer.write_text(json.dumps(whole_vocabulary(40, 9000)))
+    with answer.open("rb") as file, (tmp_path / "events").open("wb") as events:
+        files = (file.fileno(), events.fileno())
+        child = subprocess.Popen(
+            [sys.executable, "-m", "inference.backends.vllm_apart"],
+            cwd=ROOT,
+            pass_fds=files,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+        )
+        asked = request(((0,) * 40,), 1, prompt_logprobs=-1)
+        job = msgspec.msgpack.encode(vllm_apart.Job(asked, Facts(9000, "float32"), 0, *files))
+        child.communicate(len(job).to_bytes(4, "big") + job, timeout=20)
+    assert child.returncode == 1
 
 
 # Credentials and certificates
