@@ -90,7 +90,12 @@ def _prompts(value: object) -> Prompts:
     )
 
 
-def _stop(value: object) -> tuple[str, ...]:
+def check_stop(value: object) -> tuple[str, ...]:
+    """Return stop texts as a tuple (C-159).
+
+    Raises:
+        PydanticCustomError: with the contract's message.
+    """
     texts = [value] if isinstance(value, str) else value
     if texts is None:
         return ()
@@ -199,7 +204,9 @@ class CompletionPayload(BaseModel):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0)] | None = None
     seed: Annotated[Integer, Field(ge=0, le=MAX_SEED)] | None = None
-    stop: Annotated[tuple[str, ...], PlainValidator(_stop, json_schema_input_type=StopInput)] = ()
+    stop: Annotated[
+        tuple[str, ...], PlainValidator(check_stop, json_schema_input_type=StopInput)
+    ] = ()
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     priority: Annotated[int, PlainValidator(_priority, json_schema_input_type=PriorityInput)] = 0

@@ -15,8 +15,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from rest_framework.request import Request
 
+from api.path_ids import UUID_PATTERN
 from api.routes import ROUTES, Operation, Route
-from api.schemas import CompletionChunk, ErrorResponse
+from api.schemas import ErrorResponse
 from api.views import ContractView
 
 Json = dict[str, object]
@@ -28,6 +29,8 @@ IDEMPOTENCY_KEY: Json = {
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
 }
 BEARER = "bearer"
+LEFT_OUT: tuple[object, ...] = (None, [], "", False)
+"""Defaults that only mean that a field was left out."""
 DONE: Json = {"enum": ["[DONE]"], "description": "The last event"}
 BOUNDS = {"ge": "minimum", "le": "maximum"}
 ROWS = re.compile(r" \([CU]-\d[^)]*\)")
@@ -76,9 +79,11 @@ def document() -> Json:
 
 def _schemas(operations: Iterable[Operation]) -> tuple[dict[type[BaseModel], Json], Json]:
     """Return a reference for each model of the operations, and the schemas they refer to."""
-    modes: dict[type[BaseModel], JsonSchemaMode] = {CompletionChunk: "serialization"}
+    modes: dict[type[BaseModel], JsonSchemaMode] = {}
     for operation in operations:
         modes |= dict.fromkeys(operation.statuses.values(), "serialization")
+        if operation.event is not None:
+            modes[operation.event] = "serialization"
         if operation.body is not None:
             modes[operation.body] = "validation"
     found, definitions = models_json_schema(list(modes.items()), ref_template=REFERENCES)
@@ -110,13 +115,13 @@ def _clean(value: object, *, are_names: bool = False) -> object:
     return {
         BOUNDS.get(key, key): _clean(each, are_names=key == "properties")
         for key, each in value.items()
-        if not (key == "title" or (key == "default" and each in (None, [])))
+        if not (key == "title" or (key == "default" and each in LEFT_OUT))
     }
 
 
 def _operation(route: Route, operation: Operation, references: dict[type[BaseModel], Json]) -> Json:
     parameters: list[Json] = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        {"name": name, "in": "path", "required": True, "schema": _path_value(route, name)}
         for name in re.findall(r"\{(\w+)\}", route.path)
     ]
     if operation.idempotent:
@@ -126,10 +131,7 @@ def _operation(route: Route, operation: Operation, references: dict[type[BaseMod
         "tags": [operation.tag],
         "parameters": parameters,
         "security": [{BEARER: []}] if operation.bucket is not None else [],
-        "responses": {
-            str(status): _response(status, model, operation, references)
-            for status, model in operation.statuses.items()
-        },
+        "responses": _responses(operation, references),
     }
     if operation.deprecated:
         described["deprecated"] = True
@@ -152,15 +154,25 @@ def _event(data: Json) -> Json:
     }
 
 
-def _response(
-    status: int,
-    model: type[BaseModel],
-    operation: Operation,
-    references: dict[type[BaseModel], Json],
-) -> Json:
-    content: Json = {"application/json": {"schema": references[model]}}
-    if status == HTTPStatus.OK and operation.streams:
-        chunk: Json = {"anyOf": [references[CompletionChunk], references[ErrorResponse]]}
-        said: Json = {"contentMediaType": "application/json", "contentSchema": chunk}
-        content["text/event-stream"] = {"schema": {"anyOf": [_event(said), _event(DONE)]}}
-    return {"description": HTTPStatus(status).phrase, "content": content}
+def _path_value(route: Route, name: str) -> Json:
+    """Return the schema of a path parameter: a name where the route says so, else a UUID."""
+    if name in route.patterns:
+        return {"type": "string"}
+    return {"type": "string", "format": "uuid", "pattern": UUID_PATTERN}
+
+
+def _responses(operation: Operation, references: dict[type[BaseModel], Json]) -> Json:
+    """Return the answers of an operation, by status; a stream of events is a form of its 200."""
+    contents: dict[int, Json] = {
+        status: {"application/json": {"schema": references[model]}}
+        for status, model in operation.statuses.items()
+    }
+    if operation.event is not None:
+        data: Json = {"anyOf": [references[operation.event], references[ErrorResponse]]}
+        said: Json = {"contentMediaType": "application/json", "contentSchema": data}
+        events: Json = {"schema": {"anyOf": [_event(said), _event(DONE)]}}
+        contents.setdefault(HTTPStatus.OK, {})["text/event-stream"] = events
+    return {
+        str(int(status)): {"description": HTTPStatus(status).phrase, "content": content}
+        for status, content in sorted(contents.items())
+    }

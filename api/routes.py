@@ -13,7 +13,24 @@ from pydantic import BaseModel
 
 from api.bodies import CompletionPayload
 from api.limits import Bucket
-from api.schemas import Completion, ErrorResponse, Health, Model, ModelList, ModelStatus
+from api.loom_bodies import (
+    BranchPayload,
+    LoomChangePayload,
+    LoomFilePayload,
+    LoomPayload,
+    NodeTextPayload,
+    SplitPayload,
+)
+from api.loom_schemas import Branch, DeletedLoom, Loom, LoomList, Node
+from api.schemas import (
+    Completion,
+    CompletionChunk,
+    ErrorResponse,
+    Health,
+    Model,
+    ModelList,
+    ModelStatus,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +45,8 @@ class Operation:
     """The key's rate bucket that counts it; None where no key is asked for."""
     streams: bool = False
     """Whether a stream consumer answers it, not a view."""
+    event: type[BaseModel] | None = None
+    """The data of an event, where it can answer with server-sent events."""
     deprecated: bool = False
     idempotent: bool = False
     """Whether it takes an `Idempotency-Key` (C-383)."""
@@ -84,6 +103,43 @@ class Route:
         return env.harvest_max_body_size if self.large_bodies else env.max_body_size
 
 
+MISSING = {404: ErrorResponse}
+
+
+def loom_read(name: str, view: str, answer: type[BaseModel], *, by_id: bool = True) -> Operation:
+    """Return a read of Looms."""
+    return Operation(
+        operation_id=f"looms.{name}",
+        tag="looms",
+        handler=f"api.loom_views:{view}",
+        bucket=Bucket.OTHER,
+        answers={200: answer} | (MISSING if by_id else {}),
+    )
+
+
+def loom_write(
+    name: str,
+    view: str,
+    body: type[BaseModel] | None,
+    *,
+    answer: type[BaseModel] = Loom,
+    bucket: Bucket = Bucket.OTHER,
+) -> Operation:
+    """Return a write of Looms; each takes an `Idempotency-Key` (C-383)."""
+    return Operation(
+        operation_id=f"looms.{name}",
+        tag="looms",
+        handler=f"api.loom_views:{view}",
+        bucket=bucket,
+        idempotent=True,
+        body=body,
+        answers={200: answer, **MISSING},
+    )
+
+
+LOOM = "/v1/looms/{loom_id}"
+NODE = f"{LOOM}/nodes/{{node_id}}"
+
 ANY_NAME = {"model_id": "(?s:.+)"}
 """A served name has a slash (C-124). One that is not served may hold anything, line ends too."""
 
@@ -135,10 +191,79 @@ ROUTES: tuple[Route, ...] = (
                 handler="api.completions:CreateCompletion",
                 bucket=Bucket.WORK,
                 streams=True,
+                event=CompletionChunk,
                 idempotent=True,
                 body=CompletionPayload,
                 answers={200: Completion, **INFERENCE_FAILS},
             )
+        },
+    ),
+    Route(
+        path="/v1/looms",
+        operations={
+            "GET": loom_read("listLooms", "Looms", LoomList, by_id=False),
+            "POST": loom_write("createLoom", "Looms", LoomPayload),
+        },
+    ),
+    Route(
+        path="/v1/looms/import",
+        operations={"POST": loom_write("importLoom", "ImportLoom", LoomFilePayload)},
+    ),
+    Route(
+        path=f"{LOOM}/export",
+        operations={"GET": loom_read("exportLoom", "ExportLoom", LoomFilePayload)},
+    ),
+    Route(
+        path=f"{LOOM}/stream",
+        operations={
+            "GET": Operation(
+                operation_id="looms.streamLoom",
+                tag="looms",
+                handler="api.loom_stream:StreamLoom",
+                bucket=Bucket.OTHER,
+                streams=True,
+                event=Node,
+                answers=MISSING,
+            )
+        },
+    ),
+    Route(
+        path=f"{LOOM}/cancel",
+        operations={"POST": loom_write("cancelLoom", "CancelLoom", None)},
+    ),
+    Route(
+        path=f"{LOOM}/root",
+        operations={"POST": loom_write("setRoot", "SetRoot", NodeTextPayload)},
+    ),
+    Route(
+        path=LOOM,
+        operations={
+            "GET": loom_read("getLoom", "OneLoom", Loom),
+            "POST": loom_write("updateLoom", "OneLoom", LoomChangePayload),
+            "DELETE": loom_write("deleteLoom", "OneLoom", None, answer=DeletedLoom),
+        },
+    ),
+    Route(
+        path=f"{NODE}/branch",
+        operations={
+            "POST": loom_write(
+                "createBranch", "CreateBranch", BranchPayload, answer=Branch, bucket=Bucket.WORK
+            )
+        },
+    ),
+    Route(
+        path=f"{NODE}/split",
+        operations={"POST": loom_write("splitNode", "SplitNode", SplitPayload)},
+    ),
+    Route(
+        path=f"{NODE}/sibling",
+        operations={"POST": loom_write("addSibling", "AddSibling", NodeTextPayload)},
+    ),
+    Route(
+        path=NODE,
+        operations={
+            "POST": loom_write("editNode", "OneNode", NodeTextPayload),
+            "DELETE": loom_write("deleteNode", "OneNode", None),
         },
     ),
     Route(

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 from django.conf import settings
-from django.db.models import CharField, OuterRef, QuerySet, Subquery
+from django.db.models import CharField, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Cast
 
 from jobs.states import WorkState
@@ -113,14 +113,9 @@ _FIELDS = (
 )
 
 
-def node_rows(loom_id: UUID, *, after: int = -1) -> list[NodeRow]:
-    """Return the Nodes of a Loom in the order in which they were made: one query.
-
-    after: only those whose status or text changed after this revision.
-    """
-    nodes = Node.objects.alive().filter(loom_id=loom_id)
-    if after >= 0:
-        nodes = nodes.filter(changed__gt=after)
+def node_rows(loom_id: UUID, *, where: Q | None = None) -> list[NodeRow]:
+    """Return the Nodes of a Loom, or some, in the order in which they were made: one query."""
+    nodes = Node.objects.alive().filter(where or Q(), loom_id=loom_id)
     rows = nodes.annotate(**_COLUMNS).order_by("number").values_list(*_FIELDS)
     return [NodeRow(*row) for row in rows]
 
@@ -177,16 +172,10 @@ def show(loom: Loom) -> bytes:
     )
 
 
-def show_nodes(loom_id: UUID, node_ids: Sequence[UUID]) -> bytes:
+def show_nodes(loom: Loom, node_ids: Sequence[UUID]) -> bytes:
     """Return the JSON of the Nodes with these ids that are not deleted, as they are now (U-62)."""
-    rows = (
-        Node.objects.alive()
-        .filter(loom_id=loom_id, id__in=node_ids)
-        .annotate(**_COLUMNS)
-        .order_by("number")
-        .values_list(*_FIELDS)
-    )
-    return written(ListShape(data=[node_shape(NodeRow(*row)) for row in rows]))
+    rows = node_rows(loom.id, where=Q(id__in=node_ids))
+    return written(ListShape(data=[node_shape(row) for row in rows]))
 
 
 def show_list(user_id: UUID) -> bytes:
