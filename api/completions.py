@@ -32,11 +32,10 @@ from completions.database import is_busy
 from completions.endings import note_unpaid
 from completions.failures import ClientLeft, Failure, database_busy, internal
 from completions.generation import Generation
-from completions.payloads import DONE, KEEPALIVE, Choices, usage_object
+from completions.payloads import DONE, KEEPALIVE, Choices, is_large
 from completions.pieces import Body, body_of, file_pieces, in_file
 from completions.request import CompletionRequest
-from inference.engine.messages import Delta, Finished
-from inference.large import array_bytes
+from inference.engine.messages import Delta
 
 log = structlog.get_logger()
 
@@ -46,8 +45,6 @@ STREAM_HEADERS: Headers = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
-WRITE_IN_THREAD_BYTES = 32 * 1024
-"""A chunk with more bytes of log probabilities is written in a thread."""
 
 
 class CreateCompletion(StreamConsumer):
@@ -126,11 +123,6 @@ class CreateCompletion(StreamConsumer):
             await writer.end()
 
 
-def is_large(delta: Delta) -> bool:
-    """Whether a choice gained so much that it is for a thread."""
-    return array_bytes(delta) > WRITE_IN_THREAD_BYTES
-
-
 class Writer(ABC):
     """Writes one answer; a clock beside it keeps a silent connection alive."""
 
@@ -159,17 +151,8 @@ class Writer(ABC):
                 if isinstance(event, Delta):
                     await self.gain(generation, choices, event)
                 else:
-                    self._finish(generation, choices, event)
+                    self._usage = choices.end(generation, event)
         await self.complete(choices)
-
-    def _finish(self, generation: Generation, choices: Choices, end: Finished) -> None:
-        self._usage = usage_object(end.prompt_tokens, end.completion_tokens)
-        try:
-            choices.check_complete()
-            choices.add_residuals(generation, end)
-        except Failure:
-            generation.does_not_fit()
-            raise
 
     @abstractmethod
     async def gain(self, generation: Generation, choices: Choices, delta: Delta) -> None:

@@ -9,16 +9,13 @@ back late, it finds the row no longer its own and is not paid.
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import IO, cast
+from typing import IO
 from uuid import UUID, uuid4
 
 import structlog
 from django.conf import settings
-from django.core.files.base import ContentFile, File
-from django.core.files.storage import default_storage
 from django.db import connection
 from django.db.models import QuerySet
 from django.utils import timezone
@@ -28,6 +25,7 @@ from api.models import KEY_LENGTH, IdempotencyKey, KeyState
 from api.numbers import whole
 from completions.failures import Failure, invalid
 from completions.generation import RecordLost
+from completions.kept import KeptBody, forget_files, keep
 from completions.owner import current_owner, replace_owner
 
 log = structlog.get_logger()
@@ -125,21 +123,18 @@ class Attempt:
     def __init__(self, attempt_id: UUID) -> None:
         self.id = attempt_id
         self._answer: StoredAnswer | None = None
-        self._file = ""
+        self._kept = KeptBody(None)
 
     def prepare(self, answer: StoredAnswer) -> None:
         """Note the answer to keep; one that is large goes to the file storage at once.
 
         A storage that fails costs the repeat its answer, not the request (U-46).
         """
-        body = answer.body
-        if not isinstance(body, bytes) or len(body) > settings.BASALT.inline_answer_bytes:
-            content = ContentFile(body) if isinstance(body, bytes) else File(body)
-            try:
-                self._file = default_storage.save(f"{FOLDER}/{self.id}", content)
-            except OSError as error:
-                log.error("an answer was not kept", attempt=str(self.id), cause=str(error))
-                return
+        try:
+            self._kept = keep(f"{FOLDER}/{self.id}", answer.body)
+        except OSError as error:
+            log.error("an answer was not kept", attempt=str(self.id), cause=str(error))
+            return
         self._answer = answer
 
     def held(self) -> None:
@@ -157,26 +152,21 @@ class Attempt:
             ended = {
                 "state": KeyState.ANSWERED,
                 "status": answer.status,
-                "body": None if self._file else answer.body,
-                "file": self._file,
+                "body": self._kept.inline,
+                "file": self._kept.file,
                 "headers": answer.headers,
             }
         if not self._running().update(**ended):
-            self._drop_file()
+            self._kept.drop()
             raise RecordLost(f"another run has the key of attempt {self.id}")
 
     def released(self) -> None:
         """Free the key: nothing was paid, so the same request may run (C-398)."""
-        self._drop_file()
+        self._kept.drop()
         self._running().delete()
 
     def _running(self) -> QuerySet[IdempotencyKey]:
         return IdempotencyKey.objects.filter(attempt=self.id, state=KeyState.RUNNING)
-
-    def _drop_file(self) -> None:
-        if self._file:
-            with suppress(OSError):
-                default_storage.delete(self._file)
 
 
 def take(*, user_id: UUID, key: str, fingerprint: str) -> Attempt | StoredAnswer:
@@ -237,14 +227,12 @@ def _try(user_id: UUID, key: str, fingerprint: str) -> Attempt | None:
 def _stored(row: IdempotencyKey) -> StoredAnswer | None:
     """Return the kept answer, or None when its file is gone."""
     assert row.status is not None
-    if not row.file:
-        return StoredAnswer(row.status, bytes(row.body or b""), row.headers)
     try:
-        stored = cast("IO[bytes]", default_storage.open(row.file))
-        return StoredAnswer(row.status, stored, row.headers)
+        body = KeptBody(None if row.body is None else bytes(row.body), row.file).read()
     except OSError as error:
         log.error("a kept answer cannot be read", file=row.file, cause=str(error))
         return None
+    return StoredAnswer(row.status, body, row.headers)
 
 
 def _refused(message: str, code: str) -> Failure:
@@ -259,15 +247,5 @@ def forget_expired(now: datetime | None = None) -> int:
     for row in list(expired[:1000]):
         gone, _ = IdempotencyKey.objects.filter(attempt=row.attempt, expires_at__lte=at).delete()
         count += gone
-    _forget_files(at - timedelta(seconds=settings.BASALT.idempotency_seconds))
+    forget_files(FOLDER, at - timedelta(seconds=settings.BASALT.idempotency_seconds))
     return count
-
-
-def _forget_files(before: datetime) -> None:
-    """Remove answers that are older than any key, those of runs that died among them."""
-    with suppress(FileNotFoundError):
-        _, names = default_storage.listdir(FOLDER)
-        for name in names:
-            path = f"{FOLDER}/{name}"
-            if default_storage.get_modified_time(path) < before:
-                default_storage.delete(path)

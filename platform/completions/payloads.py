@@ -20,10 +20,13 @@ from completions.token_lists import (
     table_of,
 )
 from inference.engine.messages import Delta, Finished, Given, PackedLogprobs, Residuals
+from inference.large import array_bytes
 from inference.tokenizers import TokenCounter, counter_for
 
 DONE = b"data: [DONE]\n\n"
 KEEPALIVE = b": keepalive\n\n"
+WRITE_IN_THREAD_BYTES = 32 * 1024
+"""What gained more bytes of log probabilities is written in a thread."""
 
 
 def encoded(value: object) -> bytes:
@@ -39,6 +42,11 @@ def opened(value: object) -> bytes:
 def event(value: object) -> bytes:
     """Return one server-sent event (C-202, C-668)."""
     return b"data: " + encoded(value) + b"\n\n"
+
+
+def is_large(delta: Delta) -> bool:
+    """Whether a choice gained so much that it is for a thread, not for the loop."""
+    return array_bytes(delta) > WRITE_IN_THREAD_BYTES
 
 
 def does_not_fit(why: str) -> Failure:
@@ -176,18 +184,24 @@ class Choices:
         first = choice.prompt[0] if of_prompt is not None else None
         yield from choice.lists.pieces(first, blocks)
 
-    def check_complete(self) -> None:
-        """Refuse an answer with an unfinished choice (C-201)."""
+    def end(self, generation: Generation, end: Finished) -> dict[str, int]:
+        """Take the end of the answer and return its usage.
+
+        Raises:
+            Failure: when the answer does not fit the request, which costs nothing (C-347): a
+                choice is unfinished (C-201), or what was read is not what was asked for (C-255).
+        """
+        fault = residuals_fault(generation, end)
         for choice in self.choices:
             if choice.finish_reason is None:
-                raise does_not_fit(f"choice {choice.index} is unfinished")
-
-    def add_residuals(self, generation: Generation, end: Finished) -> None:
-        """Take what was read; refuse what is not the read that was asked for (C-255)."""
-        if fault := residuals_fault(generation, end):
+                fault = f"choice {choice.index} is unfinished"
+                break
+        if fault:
+            generation.does_not_fit()
             raise does_not_fit(fault)
         if generation.engine_request.read_layers:
             self._residuals = end.residuals
+        return usage_object(end.prompt_tokens, end.completion_tokens)
 
     def chunk(self, delta: Delta) -> Iterator[bytes]:
         """Yield the event of one delta (C-204 to C-206, C-667)."""

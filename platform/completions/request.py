@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from inference.engine.messages import Sampling, Steering
 
-Prompts = tuple[str, ...] | tuple[tuple[int, ...], ...]
+Prompts = tuple[str | tuple[int, ...], ...]
 """One prompt or more: texts, or token ids, never mixed."""
 
 
