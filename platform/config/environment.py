@@ -290,6 +290,18 @@ class Environment(BaseSettings):
     # Background work.
     max_running_nodes: Count = Field(8, description="Nodes that grow at once (C-554)")
     max_running_jobs: Count = Field(4, description="Jobs that run at once (C-445)")
+    max_live_jobs_per_key: Count = Field(8, description="Jobs of a key that have not ended (C-415)")
+    max_live_jobs_per_user: Count = Field(
+        32, description="Jobs of a User that have not ended (C-415)"
+    )
+    max_live_jobs: Count = Field(128, description="Jobs of all that have not ended (C-415)")
+    max_kept_jobs_per_user: Count = Field(
+        100, description="Ended Jobs of a User with kept results (C-416)"
+    )
+    max_kept_jobs: Count = Field(1000, description="Ended Jobs of all with kept results (C-416)")
+    job_result_seconds: Seconds = Field(
+        30 * 86_400.0, description="Seconds for which the result of a Job is kept (C-637)"
+    )
     max_work_in_runner: Count = Field(
         64, description="Pieces of each kind of work that one runner has in hand"
     )
