@@ -283,6 +283,11 @@ class Hold(models.Model):
                 condition=~Q(state=HoldState.RELEASED),
                 name="hold_listed_by_model",
             ),
+            models.Index(
+                fields=["model", "-opened_at"],
+                condition=~Q(state=HoldState.RELEASED),
+                name="hold_listed_of_model",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -339,7 +344,10 @@ class Entry(models.Model):
                 fields=["user", "-id"],
                 condition=Q(hold__isnull=True),
                 name="entry_budget_history",
-            )
+            ),
+            models.Index(
+                fields=["-id"], condition=Q(hold__isnull=True), name="entry_newest_changes"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -379,7 +387,8 @@ class DailyUsage(models.Model):
         indexes = [
             models.Index(
                 fields=["key", "day"], condition=Q(key__isnull=False), name="daily_usage_by_key"
-            )
+            ),
+            models.Index(fields=["day"], name="daily_usage_by_day"),
         ]
 
     def __str__(self) -> str:
