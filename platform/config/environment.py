@@ -290,6 +290,9 @@ class Environment(BaseSettings):
     # Background work.
     max_running_nodes: Count = Field(8, description="Nodes that grow at once (C-554)")
     max_running_jobs: Count = Field(4, description="Jobs that run at once (C-445)")
+    job_max_tokens: Count = Field(
+        16, description="`max_tokens` of a Job that leaves it out (C-409)"
+    )
     max_live_jobs_per_key: Count = Field(8, description="Jobs of a key that have not ended (C-415)")
     max_live_jobs_per_user: Count = Field(
         32, description="Jobs of a User that have not ended (C-415)"
