@@ -115,7 +115,7 @@ def numbers_of(request: AppRequest, choice: Choice, found: Splits) -> dict[str, 
 def choose(user: User, query: QueryDict) -> Choice:
     """Read the address; what cannot be used is left out, with a remark (A-170, A-174, U-47)."""
     today = timezone.now().astimezone(UTC).date()
-    first, last, remark = _days(query, today)
+    first, last, remark = days_of(query, today)
     key = _own_key(user, query.get("key", ""))
     if query.get("key") and key is None:
         remark = NOT_YOURS
@@ -194,8 +194,11 @@ def _own_key(user: User, text: str) -> ApiKey | None:
         return None
 
 
-def _days(query: QueryDict, today: date) -> tuple[date, date, str]:
-    """Return the first and the last day of the address, or this month with what was wrong."""
+def days_of(query: QueryDict, today: date) -> tuple[date, date, str]:
+    """Return the first and the last day of the address, or this month with what was wrong.
+
+    The admin's reports read their days by it too (A-459).
+    """
     month = today.replace(day=1)
     if "from" not in query and "to" not in query:
         return month, today, ""
