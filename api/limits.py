@@ -100,3 +100,9 @@ def key_bucket(key_id: str, bucket: Bucket) -> RateBucket:
     """One of the two buckets of a key (C-364)."""
     most = settings.BASALT.rate_limit_per_minute
     return RateBucket(f"{bucket.value}:{key_id}", most, "An API key")
+
+
+def app_bucket(user_id: str) -> RateBucket:
+    """What a User may start in the App, apart from every key's limits (A-122, A-571)."""
+    most = settings.BASALT.rate_limit_per_minute
+    return RateBucket(f"app:{user_id}", most, "A User of the App")

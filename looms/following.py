@@ -8,7 +8,7 @@ say where to look, so losing them costs a moment and no word.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -197,14 +197,36 @@ class Hearing:
 
     def __init__(self) -> None:
         self.readers: dict[UUID, Reader] = {}
+        self.pages: dict[UUID, set[asyncio.Event]] = {}
+        """Who waits for a hint of a Loom without a reader."""
         self.hears = False
         self._task: asyncio.Task[None] | None = None
 
     def reader(self, loom_id: UUID) -> Reader:
         """Return the reader of a Loom, the one that there is or a new one."""
+        self._listen()
+        return self.readers.setdefault(loom_id, Reader(loom_id))
+
+    @contextlib.contextmanager
+    def page(self, loom_id: UUID) -> Iterator[asyncio.Event]:
+        """Give an event that is set whenever a Loom may have something new."""
+        hint = asyncio.Event()
+        self.pages.setdefault(loom_id, set()).add(hint)
+        self._listen()
+        try:
+            yield hint
+        finally:
+            self.pages[loom_id].discard(hint)
+            if not self.pages[loom_id]:
+                del self.pages[loom_id]
+
+    def _listen(self) -> None:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
-        return self.readers.setdefault(loom_id, Reader(loom_id))
+
+    @property
+    def _is_needed(self) -> bool:
+        return bool(self.readers or self.pages)
 
     def leave(self, reader: Reader) -> None:
         """Stop a reader that has no watcher any more."""
@@ -213,7 +235,7 @@ class Hearing:
             del self.readers[reader.loom_id]
 
     async def _run(self) -> None:
-        while self.readers:
+        while self._is_needed:
             connection = valkey.reader()
             try:
                 await self._hear(connection)
@@ -229,9 +251,9 @@ class Hearing:
         async with connection.pubsub(ignore_subscribe_messages=True) as pubsub:
             await pubsub.subscribe(CHANNEL)
             self.hears = True
-            for reader in self.readers.values():
-                reader.hint()  # Notices may have been lost until now.
-            while self.readers:
+            for loom_id in {*self.readers, *self.pages}:
+                self._hint(loom_id)  # Notices may have been lost until now.
+            while self._is_needed:
                 message = await pubsub.get_message(timeout=LOOK_SECONDS)
                 if message is not None:
                     self._hint(UUID(bytes=message["data"]))
@@ -240,6 +262,8 @@ class Hearing:
         reader = self.readers.get(loom_id)
         if reader is not None:
             reader.hint()
+        for page in self.pages.get(loom_id, ()):
+            page.set()
 
 
 _hearings: dict[asyncio.AbstractEventLoop, Hearing] = {}
@@ -278,3 +302,20 @@ async def follow(user_id: UUID, loom_id: UUID) -> AsyncGenerator[bytes, None]:
     finally:
         reader.watchers.discard(watcher)
         here.leave(reader)
+
+
+async def hints(loom_id: UUID, every: float) -> AsyncGenerator[bool, None]:
+    """Yield whenever a Loom may have something new, at most every 250 ms; True is a hint, and False
+    that there was none for `every` seconds."""
+    with hearing().page(loom_id) as hint:
+        yield True
+        while True:
+            await asyncio.sleep(settings.BASALT.loom_stream_seconds)
+            is_news = True
+            try:
+                async with asyncio.timeout(every):
+                    await hint.wait()
+            except TimeoutError:
+                is_news = False
+            hint.clear()
+            yield is_news

@@ -1,5 +1,6 @@
 """Who pays for a request, and whether they still may when it starts."""
 
+from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
@@ -23,6 +24,14 @@ class Payer(Protocol):
     @property
     def key_id(self) -> UUID | None:
         """The API key; None for what a User started in the App (C-615)."""
+
+
+@dataclass(frozen=True)
+class AppUser:
+    """A User who asks in the App, without a key (C-615, U-46)."""
+
+    user_id: UUID
+    key_id: None = None
 
 
 class NotYet(Exception):

@@ -1,6 +1,6 @@
 """The addresses of the pages: public ones without a sign-in (C-651), and those of the App."""
 
-from django.urls import path, re_path
+from django.urls import include, path, re_path
 from django.views.generic import RedirectView
 
 from pages import api_keys, jobs, token_requests, usage, views
@@ -24,4 +24,5 @@ urlpatterns = [
     path("usage/numbers", usage.numbers, name="usage-numbers"),
     path("usage/request", token_requests.page, name="token-request"),
     path("jobs", jobs.page, name="jobs"),
+    path("loom", include("pages.loom_urls")),
 ]

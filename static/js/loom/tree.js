@@ -88,14 +88,19 @@ export class Tree extends EventTarget {
     }
   }
 
+  /** A Node and all under it. */
+  *under(id) {
+    const waiting = [id];
+    while (waiting.length) {
+      const next = waiting.pop();
+      yield this.nodes.get(next);
+      waiting.push(...this.childrenOf(next).map((node) => node.id));
+    }
+  }
+
   /** Whether a Node or one under it grows. */
   growsUnder(id) {
-    const waiting = [this.nodes.get(id)];
-    while (waiting.length) {
-      const node = waiting.pop();
-      if (isGrowing(node)) return true;
-      waiting.push(...this.childrenOf(node.id));
-    }
+    for (const node of this.under(id)) if (isGrowing(node)) return true;
     return false;
   }
 

@@ -1,0 +1,71 @@
+// The column `Your Looms`: it folds away, and each row has a menu that works without opening it.
+import { confirmed, toast } from "../dialogs.js";
+import { remember } from "../memory.js";
+import { post } from "../request.js";
+
+/** Start the column; `here` is the id of the Loom on the page, or null. */
+export function startList(column, here) {
+  const toggle = document.getElementById("looms-toggle");
+  const show = () => {
+    const isOpen = column.dataset.looms !== "closed";
+    toggle.setAttribute("aria-expanded", String(isOpen));
+  };
+  toggle.addEventListener("click", () => {
+    column.dataset.looms = column.dataset.looms === "closed" ? "open" : "closed";
+    remember("looms", column.dataset.looms);
+    show();
+  });
+  show();
+  document.addEventListener("click", (event) => {
+    const item = event.target.closest?.("[data-loom-does]");
+    if (item) act(item.dataset.loomDoes, item.dataset.loom, item.dataset.title, here);
+  });
+  startRename(here);
+}
+
+async function act(what, id, title, here) {
+  if (what === "rename") {
+    openRename(id, title);
+    return;
+  }
+  if (what === "delete") {
+    const isSure = await confirmed(
+      "Delete this Loom?",
+      `${title || "This Loom"} goes with its prompt and all its Nodes. This cannot be undone.`,
+      "Delete Loom",
+    );
+    if (!isSure) return;
+  }
+  try {
+    await post(`/loom/${id}/${what}`, { json: {} });
+    if (what === "delete" && id === here) location.assign("/loom");
+    else location.reload();
+  } catch (fault) {
+    toast(fault.message);
+  }
+}
+
+const dialog = document.getElementById("rename-dialog");
+
+function openRename(id, title) {
+  dialog.dataset.loom = id;
+  dialog.querySelector("input").value = title;
+  dialog.querySelector(".fault").hidden = true;
+  dialog.showModal();
+  dialog.querySelector("input").select();
+}
+
+function startRename() {
+  dialog.querySelector("form").addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const fault = dialog.querySelector(".fault");
+    try {
+      const title = dialog.querySelector("input").value;
+      await post(`/loom/${dialog.dataset.loom}/rename`, { json: { title } });
+      location.reload();
+    } catch (refused) {
+      fault.textContent = refused.message;
+      fault.hidden = false;
+    }
+  });
+}
