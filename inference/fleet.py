@@ -87,6 +87,22 @@ class ModelState:
     boot: Boot | None
 
 
+HARVESTS = "harvest/"
+"""No id of a model has a slash, so no model is mistaken for a harvest worker."""
+
+
+def harvest_worker(model_id: str) -> str:
+    """Return the name under which a model's harvest workers report and are asked for."""
+    return f"{HARVESTS}{model_id}"
+
+
+def queue_of(name: str) -> str:
+    """Return the Celery queue of a model's engine workers, or of its harvest workers by name."""
+    if name.startswith(HARVESTS):
+        return f"harvest.{name.removeprefix(HARVESTS)}"
+    return f"engine.{name}"
+
+
 _answered_here: dict[str, float] = {}
 """When this process last saw a model answer, by its own clock."""
 

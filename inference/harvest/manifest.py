@@ -7,13 +7,11 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
+from inference.harvest.layout import LAYOUT_VERSION, shard_name
 from inference.harvest.request import HarvestRequest
-from inference.harvest.shards import TYPES, ShardLayout, shard_name
+from inference.harvest.shards import TYPES, ShardLayout
 from inference.harvest.statistics import LayerStatistics
 
-LAYOUT_VERSION = 2
-MANIFEST = "manifest.json"
-STATISTICS = "stats.safetensors"
 CONVENTION = (
     "Layer k is the output of decoder block k, counted from 0, after its residual connection and"
     " before the final norm; the last Layer too. It is hidden_states[k + 1] of transformers, except"
@@ -34,6 +32,7 @@ def write_statistics(
         "layer_indices": np.array(layers, dtype=np.int64),
     }
     save_file(tensors, path, metadata={"format": "pt"})
+    path.chmod(0o644)
 
 
 def write_manifest(

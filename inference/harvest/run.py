@@ -14,7 +14,9 @@ from torch import Tensor
 
 from inference.engine.loading import LoadedModel
 from inference.harvest.forward import Forward
-from inference.harvest.manifest import MANIFEST, STATISTICS, write_manifest, write_statistics
+from inference.harvest.layout import MANIFEST, STATISTICS
+from inference.harvest.manifest import write_manifest, write_statistics
+from inference.harvest.outcome import Outcome, Progress
 from inference.harvest.plan import windows
 from inference.harvest.request import HarvestRequest
 from inference.harvest.statistics import LayerStatistics
@@ -34,31 +36,6 @@ class HarvestLimits:
     """Tokens of one forward pass; a longer prompt is a pass of its own."""
     queue_bytes: int = 256 << 20
     """Bytes of rows that may wait for the disk."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a harvest is."""
-
-    tokens_read: int
-    tokens_total: int
-    shards_written: int
-    shards_total: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What a harvest wrote."""
-
-    tokens: int
-    """Positions in the files, after the cut (C-495)."""
-    n_shards: int
-    bytes_written: int
-    """Of all files."""
-    stats_positions: int
-    forward_s: float
-    save_s: float
-    upload_s: float
 
 
 def harvest(

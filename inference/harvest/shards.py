@@ -25,11 +25,6 @@ TYPES: dict[Contents, tuple[Literal["BF16", "F32"], int]] = {
 """The type of the rows in safetensors' words, and its bytes (C-500)."""
 
 
-def shard_name(shard: int) -> str:
-    """Return the file's name."""
-    return f"shard_{shard:05d}.safetensors"
-
-
 @dataclass(frozen=True)
 class TensorPlace:
     """One tensor of a shard."""

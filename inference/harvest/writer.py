@@ -15,9 +15,10 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
+from inference.harvest.layout import shard_name
 from inference.harvest.plan import Window, shard_prompts
 from inference.harvest.request import HarvestRequest
-from inference.harvest.shards import ShardFile, ShardLayout, shard_name
+from inference.harvest.shards import ShardFile, ShardLayout
 
 
 class Sink(Protocol):

@@ -1,4 +1,4 @@
-"""Places: how many Completions of a key run or wait, and how many requests a model has in flight.
+"""Places: how many Completions of a key run or wait, requests a model has in flight, and reads wait.
 
 A place is a member of a sorted set in Valkey, scored by the time at which its lease runs out, by
 Valkey's own clock. Whoever holds places renews them from one thread of its process; when the
@@ -65,14 +65,19 @@ return -tonumber(number)
 """
 )
 
-# KEYS set; ARGV member, lease, most. Answers 1 for a place, 0 when there is none.
+# KEYS sets; ARGV member, lease, then the most of each set. Answers 1 for a place in every set, 0
+# when one of them has none.
 _TAKE = (
     _PURGE
     + """
-purge(KEYS[1])
-if redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[3]) then return 0 end
-redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
-redis.call('PEXPIRE', KEYS[1], 2 * ARGV[2])
+for i, set in ipairs(KEYS) do
+  purge(set)
+  if redis.call('ZCARD', set) >= tonumber(ARGV[i + 2]) then return 0 end
+end
+for _, set in ipairs(KEYS) do
+  redis.call('ZADD', set, now + ARGV[2], ARGV[1])
+  redis.call('PEXPIRE', set, 2 * ARGV[2])
+end
 return 1
 """
 )
@@ -106,6 +111,13 @@ def _alive(key_id: str) -> str:
 
 def _in_flight(model_id: str) -> str:
     return f"{valkey.PREFIX}places:model:{model_id}"
+
+
+_WAITS = f"{valkey.PREFIX}places:waits"
+
+
+def _waits(key_id: str) -> str:
+    return f"{_WAITS}:{key_id}"
 
 
 class ModelFull(Exception):
@@ -148,13 +160,13 @@ class Places:
                 self._held.add(waits)
         return answer
 
-    def _try_model(self, model_id: str, member: str) -> bool:
-        place = (_in_flight(model_id), member)
-        most = settings.BASALT.max_inflight_per_model
+    def _try_sets(self, most: dict[str, int], member: str) -> bool:
+        """Take a place in each of these sets, which hold so many at most, or in none."""
         with self._lock:
-            taken = bool(self._take(keys=[place[0]], args=[member, LEASE_MS, most]))
+            args = [member, LEASE_MS, *most.values()]
+            taken = bool(self._take(keys=list(most), args=args))
             if taken:
-                self._held.add(place)
+                self._held |= {(name, member) for name in most}
         return taken
 
     def _leave(self, member: str, sets: list[str]) -> None:
@@ -228,13 +240,26 @@ class Places:
         Raises:
             ModelFull: when all are taken.
         """
-        try:
-            if not await to_its_end(asyncio.to_thread(self._try_model, model_id, member)):
+        most = {_in_flight(model_id): settings.BASALT.max_inflight_per_model}
+        async with self._in_sets(most, member) as taken:
+            if not taken:
                 raise ModelFull(model_id)
             yield
+
+    @contextlib.asynccontextmanager
+    async def of_wait(self, key_id: str, member: str) -> AsyncIterator[bool]:
+        """Hold a place for a read that waits; False when the key or all have their most (C-490)."""
+        env = settings.BASALT
+        most = {_waits(key_id): env.max_longpolls_per_key, _WAITS: env.max_longpolls}
+        async with self._in_sets(most, member) as taken:
+            yield taken
+
+    @contextlib.asynccontextmanager
+    async def _in_sets(self, most: dict[str, int], member: str) -> AsyncIterator[bool]:
+        try:
+            yield await to_its_end(asyncio.to_thread(self._try_sets, most, member))
         finally:
-            sets = [_in_flight(model_id)]
-            await asyncio.shield(asyncio.to_thread(self._leave, member, sets))
+            await asyncio.shield(asyncio.to_thread(self._leave, member, list(most)))
 
 
 @cache

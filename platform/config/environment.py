@@ -244,33 +244,6 @@ class Environment(BaseSettings):
         ),
         description="Time zones of the hours in `Analytics`, separated by commas (A-475)",
     )
-    spend_stop_dollars: Annotated[Decimal, Field(gt=0)] = Field(
-        Decimal(3000),
-        description="US dollars of GPUs in 24 hours at which new GPU work pauses (C-617)",
-    )
-    spend_warning_dollars: Annotated[Decimal, Field(gt=0)] = Field(
-        Decimal(2000),
-        description="US dollars of GPUs in 24 hours at which the team is warned (A-481)",
-    )
-    spend_stale_seconds: Seconds = Field(
-        180.0, description="Seconds after which the last count of containers is stale (A-492)"
-    )
-    spend_sample_days: Annotated[int, Field(ge=3)] = Field(
-        35, description="Days for which the count of each minute is kept"
-    )
-    site_environment: str = Field(
-        "production", min_length=1, max_length=40, description="Name of this site in spend reports"
-    )
-    analytics_time_zones: Annotated[tuple[str, ...], NoDecode] = Field(
-        (
-            "UTC",
-            "Europe/Prague",
-            "Europe/London",
-            "America/New_York",
-            "America/Los_Angeles",
-        ),
-        description="Time zones of the hours in `Analytics`, separated by commas (A-475)",
-    )
     max_keys_per_user: Count = Field(10, description="API keys of a User (C-011)")
 
     # Looms.
@@ -366,7 +339,7 @@ class Environment(BaseSettings):
     file_storage: str = Field(
         "",
         pattern=r"^(s3://[a-z0-9][a-z0-9.-]+(/[\w./-]+)?)?$",
-        description="`s3://BUCKET/PREFIX` for kept files; the folder `files` in `VAR_DIR` when unset",
+        description="`s3://BUCKET/PREFIX` for kept files; `files` in `VAR_DIR` when unset",
     )
     s3_endpoint_url: str = Field("", description="Address of an S3-compatible storage")
     s3_region: str = Field("", description="Region of the storage")

@@ -51,6 +51,7 @@ INSTALLED_APPS = [
     "completions",
     "jobs",
     "looms",
+    "harvests",
     "api",
     "pages",
     "access",
@@ -89,10 +90,33 @@ TEMPLATES = [
     }
 ]
 
+
+def _file_storage() -> dict[str, Any]:
+    """Django's form of `FILE_STORAGE`: a folder, or a bucket of an S3-compatible storage."""
+    if not BASALT.file_storage:
+        return {"BACKEND": "django.core.files.storage.FileSystemStorage"}
+    parts = urlsplit(BASALT.file_storage)
+    options: dict[str, Any] = {
+        "bucket_name": parts.netloc,
+        "location": parts.path.strip("/"),
+        "file_overwrite": False,
+        "default_acl": None,
+        "signature_version": "s3v4",
+    }
+    given = {
+        "endpoint_url": BASALT.s3_endpoint_url,
+        "region_name": BASALT.s3_region,
+        "access_key": BASALT.s3_access_key,
+        "secret_key": BASALT.s3_secret_key,
+    }
+    options |= {name: value for name, value in given.items() if value}
+    return {"BACKEND": "storages.backends.s3.S3Storage", "OPTIONS": options}
+
+
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [ROOT / "static"]
 STORAGES = {
-    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "default": _file_storage(),
     "staticfiles": {"BACKEND": "whitenoise.storage.CompressedStaticFilesStorage"},
 }
 WHITENOISE_USE_FINDERS = True
@@ -158,6 +182,7 @@ UNFOLD = {
     "SHOW_VIEW_ON_SITE": False,
     "TABS": "administration.navigation.tabs",
     "SIDEBAR": {"navigation": "administration.navigation.menu"},
+    "STYLES": ["/static/css/admin.css"],
     "COLORS": ADMIN_COLOURS,
     "BORDER_RADIUS": "6px",
 }

@@ -1,4 +1,6 @@
-"""Starts a model's engine worker when a request waits for it, and stops it when it was idle.
+"""Starts a model's workers when work waits for them, and stops them when they were idle.
+
+A model has an engine worker and, where it is harvested, a harvest worker; each has a seat.
 
 A floor, which warm windows make, starts a worker without a request and keeps it while it is idle.
 
@@ -19,7 +21,7 @@ from enum import Enum, auto
 import redis
 
 from inference.catalogue import ModelEntry
-from inference.fleet import Fleet, WorkerReport
+from inference.fleet import HARVESTS, Fleet, WorkerReport, harvest_worker, queue_of
 from operations.processes import Command
 from operations.supervisor import FIRST_DELAY, LONGEST_DELAY, Child, Supervisor, in_words
 
@@ -124,7 +126,12 @@ class Launcher:
         models: Sequence[ModelEntry],
         command: Callable[[str], Command],
         drain_seconds: float,
+        harvest_idle_seconds: float | None = None,
     ) -> None:
+        """Prepare the seats; without `harvest_idle_seconds` there are none for harvests.
+
+        `command` takes the name under which a worker reports, see `fleet.queue_of`.
+        """
         self._supervisor = supervisor
         self._fleet = fleet
         self._command = command
@@ -134,6 +141,12 @@ class Launcher:
             for model in models
             if model.backend.kind == "worker"
         ]
+        if harvest_idle_seconds is not None:
+            self._models += [
+                _Model(harvest_worker(model.id), Seat(harvest_idle_seconds))
+                for model in models
+                if model.backend.kind == "worker" and model.harvest.enabled
+            ]
         self._blind = False
 
     async def run(self) -> bool:
@@ -225,6 +238,10 @@ class Launcher:
         task.add_done_callback(model.tasks.discard)
 
 
-def templated(template: str, model_id: str) -> tuple[str, ...]:
-    """The arguments of a command template, with `{model}` replaced by the model's id."""
-    return tuple(part.replace("{model}", model_id) for part in shlex.split(template))
+def templated(template: str, name: str) -> tuple[str, ...]:
+    """The arguments of a command template, with `{model}` and `{queue}` replaced for a worker."""
+    model_id = name.removeprefix(HARVESTS)
+    return tuple(
+        part.replace("{model}", model_id).replace("{queue}", queue_of(name))
+        for part in shlex.split(template)
+    )

@@ -17,7 +17,7 @@ from typing import TextIO
 import redis
 
 from inference.catalogue import Catalogue, ModelEntry
-from inference.fleet import Fleet
+from inference.fleet import Fleet, queue_of
 from operations.console import Console
 from operations.embedded import EmbeddedPostgres, EmbeddedValkey, Server
 from operations.instance import (
@@ -50,6 +50,7 @@ class Wishes:
     """The path of `manage.py`."""
     catalogue: Catalogue
     drain_seconds: float
+    harvest_idle_seconds: float
     environment: Mapping[str, str]
 
 
@@ -173,8 +174,9 @@ class Instance:
             self._supervisor,
             Fleet(self._valkey()),
             self._wishes.catalogue.enabled,
-            lambda model_id: self._command(model_id, "worker", f"engine.{model_id}"),
+            lambda name: self._command(name, "worker", queue_of(name)),
             self._wishes.drain_seconds,
+            self._wishes.harvest_idle_seconds,
         )
         words = await self._web.until(_healthy(address), FIRST_ANSWER_SECONDS)
         if words is not None:

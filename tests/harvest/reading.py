@@ -10,8 +10,9 @@ from safetensors import safe_open
 
 from inference.engine.loading import LoadedModel
 from inference.harvest.folder import FolderSink
+from inference.harvest.outcome import Outcome, Progress
 from inference.harvest.request import HarvestRequest, Projection
-from inference.harvest.run import HarvestLimits, Outcome, Progress, harvest
+from inference.harvest.run import HarvestLimits, harvest
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,8 @@ class Command(BaseCommand):
         texts = _read(prompts)
         harvesting.step_back()
         from inference.engine.loading import ModelUnsupported
-        from inference.harvest.run import NotFinite, Progress, harvest
+        from inference.harvest.outcome import Progress
+        from inference.harvest.run import NotFinite, harvest
 
         try:
             files = harvesting.confirmed(entry)
@@ -122,18 +123,19 @@ def _model(name: object) -> ModelEntry:
 
 def _read(path: Path) -> list[str]:
     """Return the prompts of the file; empty lines are passed over."""
-    texts: list[str] = []
     try:
-        with path.open("rb") as file:
-            for number, raw in enumerate(file, start=1):
-                if not raw.strip():
-                    continue
-                line = msgspec.json.decode(raw, type=str | Line)
-                texts.append(line if isinstance(line, str) else line.prompt)
+        raw = path.read_bytes().split(b"\n")
     except OSError as error:
         raise CommandError(f"{path} cannot be read: {error.strerror}") from error
-    except msgspec.MsgspecError as error:
-        raise CommandError(f"{path}, line {number}: {error}") from error
+    texts: list[str] = []
+    for number, each in enumerate(raw, start=1):
+        if not each.strip():
+            continue
+        try:
+            line = msgspec.json.decode(each, type=str | Line)
+        except msgspec.MsgspecError as error:
+            raise CommandError(f"{path}, line {number}: {error}") from error
+        texts.append(line if isinstance(line, str) else line.prompt)
     if not texts:
         raise CommandError(f"{path} has no prompts")
     return texts

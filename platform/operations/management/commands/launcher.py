@@ -33,18 +33,19 @@ class Command(BaseCommand):
         parser.add_argument(
             "--command",
             dest="template",
-            default=f"{here} engine.{{model}}",
+            default=f"{here} {{queue}}",
             metavar="TEMPLATE",
             help=(
-                "what starts a worker, with {model} for the model's id; it has to run as long as "
-                "the worker does, and end it on SIGTERM (default: %(default)s)"
+                "what starts a worker, with {queue} for what `manage.py worker` takes and {model} "
+                "for the model's id; it has to run as long as the worker does, and end it on "
+                "SIGTERM. Without {queue} it starts engines alone (default: %(default)s)"
             ),
         )
 
     def handle(self, *, template: str, **options: object) -> None:
         """Run until SIGTERM or SIGINT; the workers started here end with it."""
-        if "{model}" not in template:
-            raise CommandError("--command needs {model} in it, for the id of the model to start")
+        if "{model}" not in template and "{queue}" not in template:
+            raise CommandError("--command needs {queue} or {model} in it, for what to start")
         asyncio.run(_launch(template))
 
 
@@ -66,6 +67,7 @@ async def _launch(template: str) -> None:
         catalogue.current().enabled,
         command,
         env.drain_seconds,
+        env.harvest_idle_seconds if "{queue}" in template else None,
     )
     try:
         await first(launcher.run(), supervisor.stop_wanted.wait())

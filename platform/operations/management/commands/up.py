@@ -51,6 +51,7 @@ class Command(BaseCommand):
                 door=settings.BASE_DIR / "manage.py",
                 catalogue=catalogue.current(),
                 drain_seconds=env.drain_seconds,
+                harvest_idle_seconds=env.harvest_idle_seconds,
                 environment=dict(os.environ),
             )
             asyncio.run(_serve(wishes, console))

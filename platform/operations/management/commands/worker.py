@@ -1,4 +1,4 @@
-"""`manage.py worker QUEUE`: starts the runner, or the engine of one model."""
+"""`manage.py worker QUEUE`: starts the runner, or the engine or the harvests of one model."""
 
 import contextlib
 import os
@@ -24,24 +24,31 @@ RING_GRACE_SECONDS = 0.5
 
 
 class Command(BaseCommand):
-    """Starts a worker: `runner`, or `engine.MODEL`."""
+    """Starts a worker: `runner`, `engine.MODEL`, or `harvest.MODEL`."""
 
-    help = "Run a worker: `runner`, or `engine.MODEL` for the engine of one model."
+    help = (
+        "Run a worker: `runner`, or for one model its engine, `engine.MODEL`, or its harvests, "
+        "`harvest.MODEL`."
+    )
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the queue."""
-        parser.add_argument("queue", help="runner, or engine.MODEL")
+        parser.add_argument("queue", help="runner, engine.MODEL, or harvest.MODEL")
 
     def handle(self, *args: Any, queue: str, **options: Any) -> None:
         """Run until SIGTERM or SIGINT."""
         kind, _, model_id = queue.partition(".")
         if kind == "engine" and model_id:
             code = run_engine(model_id)
+        elif kind == "harvest" and model_id:
+            code = run_harvests(model_id)
         elif queue == "runner":
             code = run_runner()
         else:
-            raise CommandError(f"there is no worker {queue!r}: runner, or engine.MODEL")
+            raise CommandError(
+                f"there is no worker {queue!r}: runner, engine.MODEL, or harvest.MODEL"
+            )
         # Threads of libraries must not keep a stopped worker alive.
         self.stdout.flush()
         os._exit(code)
@@ -69,6 +76,26 @@ def run_engine(model_id: str) -> int:
         time.sleep(RING_GRACE_SECONDS)
 
     code = host.run(before_stop)
+    worker.stop(settings.BASALT.drain_seconds)
+    return code
+
+
+def run_harvests(model_id: str) -> int:
+    """Run the harvests of a model; returns the exit code."""
+    from inference import catalogue, harvesting
+
+    entry = catalogue.current().find(model_id)
+    if entry is None or not entry.harvest.enabled or entry.backend.kind != "worker":
+        raise CommandError(f"the catalogue has no model {model_id!r} that is harvested here")
+    harvesting.step_back()
+    from harvests.worker import HarvestWorker, work_here
+
+    worker = HarvestWorker(entry)
+    work_here(worker)
+    host = CeleryHost(current_app, f"harvest.{model_id}", worker.announce_serving)
+    host.watch_signals()
+    worker.start()
+    code = host.run(lambda: None)
     worker.stop(settings.BASALT.drain_seconds)
     return code
 

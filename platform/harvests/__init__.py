@@ -1,0 +1,1 @@
+"""Harvests: background reads of the residual stream to files (sections 16 and 18)."""
