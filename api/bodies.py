@@ -4,6 +4,7 @@ Strict pydantic models give the types, the tables below the words. `null` counts
 as left out for every optional field (U-05), and `2.0` as 2 where a whole number is wanted.
 """
 
+from dataclasses import replace
 from typing import Annotated, TypeVar
 
 from django.conf import settings
@@ -230,13 +231,37 @@ def checked(payload: type[Payload], value: object) -> Payload:
         raise _refusal(error) from None
 
 
+class CompletionJobRequest(CompletionPayload):
+    """The fields of `POST /v1/completion-jobs`: those of a Completion that does not stream."""
+
+    stream: Annotated[bool, Field(json_schema_extra={"enum": [False]})] | None = None
+
+
 def completion_request(value: object) -> CompletionRequest:
     """Check the JSON value of a body and return the request.
 
     Raises:
         Failure: 400 `invalid_request` on the first field at fault (C-065, C-168 to C-175).
     """
-    body = checked(CompletionPayload, value)
+    return _request(checked(CompletionPayload, value))
+
+
+def job_request(value: object) -> CompletionRequest:
+    """Check the JSON value of a Job's body and return the request (C-406 to C-410, U-08).
+
+    Raises:
+        Failure: 400 `invalid_request` on the first field at fault.
+    """
+    body = checked(CompletionJobRequest, value)
+    if body.stream:
+        raise invalid("stream", "A Job does not stream: leave stream out, or set it to false.")
+    request = _request(body)
+    if request.max_tokens is None:
+        return replace(request, max_tokens=LIMITS.job_max_tokens)
+    return request
+
+
+def _request(body: CompletionPayload) -> CompletionRequest:
     options = body.stream_options or StreamOptions()
     stream = bool(body.stream)
     if body.stream_options is not None and not stream:

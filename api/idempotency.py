@@ -23,7 +23,7 @@ from django.utils import timezone
 from api.authentication import header
 from api.models import KEY_LENGTH, IdempotencyKey, KeyState
 from api.numbers import whole
-from completions.failures import Failure, invalid
+from completions.failures import Failure, invalid, running_elsewhere
 from completions.generation import RecordLost
 from completions.kept import KeptBody, forget_files, keep
 from completions.owner import current_owner, replace_owner
@@ -195,12 +195,7 @@ def take(*, user_id: UUID, key: str, fingerprint: str) -> Attempt | StoredAnswer
             "The request with this Idempotency-Key ran, and its answer cannot be sent again.",
             "no_answer",
         )
-    raise Failure(
-        409,
-        "A request with this Idempotency-Key is under way. Try again in 1 second.",
-        "running",
-        retry_after=1,
-    )
+    raise running_elsewhere()
 
 
 def _try(user_id: UUID, key: str, fingerprint: str) -> Attempt | None:

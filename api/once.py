@@ -9,7 +9,7 @@ from django.db import transaction
 
 from api import idempotency
 from api.idempotency import StoredAnswer
-from completions.failures import Failure
+from completions.failures import running_elsewhere
 from completions.generation import RecordLost
 
 Made = TypeVar("Made", bound=msgspec.Struct)
@@ -49,12 +49,7 @@ def once(
             taken.prepare(StoredAnswer(200, msgspec.json.encode(made), {}))
             taken.paid()
     except RecordLost:
-        raise Failure(
-            409,
-            "A request with this Idempotency-Key is under way. Try again in 1 second.",
-            "running",
-            retry_after=1,
-        ) from None
+        raise running_elsewhere() from None
     except BaseException:
         taken.released()
         raise

@@ -11,7 +11,9 @@ from functools import cached_property
 from django.conf import settings
 from pydantic import BaseModel
 
-from api.bodies import CompletionPayload
+from api.bodies import CompletionJobRequest, CompletionPayload
+from api.harvest_bodies import HarvestPayload
+from api.harvest_schemas import HarvestJob
 from api.limits import Bucket
 from api.loom_bodies import (
     BranchPayload,
@@ -25,6 +27,7 @@ from api.loom_schemas import Branch, DeletedLoom, Loom, LoomList, Node
 from api.schemas import (
     Completion,
     CompletionChunk,
+    CompletionJob,
     ErrorResponse,
     Health,
     Model,
@@ -48,6 +51,8 @@ class Operation:
     event: type[BaseModel] | None = None
     """The data of an event, where it can answer with server-sent events."""
     deprecated: bool = False
+    queries: tuple[str, ...] = ()
+    """Optional texts of the query."""
     idempotent: bool = False
     """Whether it takes an `Idempotency-Key` (C-383)."""
     body: type[BaseModel] | None = None
@@ -137,6 +142,7 @@ def loom_write(
     )
 
 
+JOB = "/v1/completion-jobs/{job_id}"
 LOOM = "/v1/looms/{loom_id}"
 NODE = f"{LOOM}/nodes/{{node_id}}"
 
@@ -195,6 +201,65 @@ ROUTES: tuple[Route, ...] = (
                 idempotent=True,
                 body=CompletionPayload,
                 answers={200: Completion, **INFERENCE_FAILS},
+            )
+        },
+    ),
+    Route(
+        path="/v1/completion-jobs",
+        operations={
+            "POST": Operation(
+                operation_id="completionJobs.createCompletionJob",
+                tag="completionJobs",
+                handler="api.jobs:CreateCompletionJob",
+                bucket=Bucket.WORK,
+                streams=True,
+                idempotent=True,
+                body=CompletionJobRequest,
+                answers={200: CompletionJob, 202: CompletionJob, **MISSING},
+            )
+        },
+    ),
+    Route(
+        path=JOB,
+        operations={
+            "GET": Operation(
+                operation_id="completionJobs.getCompletionJob",
+                tag="completionJobs",
+                handler="api.jobs:ReadCompletionJob",
+                bucket=Bucket.OTHER,
+                answers={200: CompletionJob, **MISSING},
+            )
+        },
+    ),
+    Route(
+        path=f"{JOB}/result",
+        operations={
+            "GET": Operation(
+                operation_id="completionJobs.getCompletionJobResult",
+                tag="completionJobs",
+                handler="api.jobs:ReadCompletionJobResult",
+                bucket=Bucket.OTHER,
+                streams=True,
+                answers={
+                    200: Completion,
+                    202: CompletionJob,
+                    409: ErrorResponse,
+                    410: ErrorResponse,
+                    **MISSING,
+                    **INFERENCE_FAILS,
+                },
+            )
+        },
+    ),
+    Route(
+        path=f"{JOB}/cancel",
+        operations={
+            "POST": Operation(
+                operation_id="completionJobs.cancelCompletionJob",
+                tag="completionJobs",
+                handler="api.jobs:CancelCompletionJob",
+                bucket=Bucket.OTHER,
+                answers={200: CompletionJob, **MISSING},
             )
         },
     ),
@@ -267,6 +332,69 @@ ROUTES: tuple[Route, ...] = (
         },
     ),
     Route(
+        path="/v1/harvest",
+        large_bodies=True,
+        operations={
+            "POST": Operation(
+                operation_id="harvest.createHarvest",
+                tag="harvest",
+                handler="api.harvests:CreateHarvest",
+                bucket=Bucket.WORK,
+                streams=True,
+                idempotent=True,
+                body=HarvestPayload,
+                answers={202: HarvestJob},
+            )
+        },
+    ),
+    Route(
+        path="/v1/harvest/{job_id}",
+        operations={
+            "GET": Operation(
+                operation_id="harvest.getHarvest",
+                tag="harvest",
+                handler="api.harvests:ReadHarvest",
+                bucket=Bucket.OTHER,
+                streams=True,
+                queries=("wait",),
+                answers={200: HarvestJob, **MISSING},
+            ),
+            "DELETE": Operation(
+                operation_id="harvest.cancelHarvest",
+                tag="harvest",
+                handler="api.harvests:CancelHarvest",
+                bucket=Bucket.OTHER,
+                streams=True,
+                answers={200: HarvestJob, 409: ErrorResponse, **MISSING},
+            ),
+        },
+    ),
+    Route(
+        path="/v1/lab/harvest/{job_id}/progress",
+        operations={
+            "GET": Operation(
+                operation_id="lab.getHarvestProgress",
+                tag="lab",
+                handler="api.harvests:ReadHarvestProgress",
+                bucket=Bucket.OTHER,
+                streams=True,
+                documented=False,
+            )
+        },
+    ),
+    Route(
+        path="/files/harvests/{job_id}/{file}",
+        operations={
+            "GET": Operation(
+                operation_id="files.readHarvestFile",
+                tag="files",
+                handler="api.harvest_files:ReadHarvestFile",
+                streams=True,
+                documented=False,
+            )
+        },
+    ),
+    Route(
         path="/v1/chat/completions",
         operations={
             "POST": Operation(
@@ -319,4 +447,5 @@ def body_cap(path: str) -> int:
 
 def is_api(path: str) -> bool:
     """Whether the contract's API owns the path, so that every answer has its form (C-064)."""
-    return path == "/v1" or path.startswith("/v1/") or path in ("/health", "/openapi.json")
+    roots = ("/v1/", "/files/")
+    return path.startswith(roots) or path in ("/v1", "/health", "/openapi.json")

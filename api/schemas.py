@@ -4,10 +4,12 @@ Every shape is closed (C-054). A Completion is written piece by piece elsewhere;
 here for the document.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
+
+from api.path_ids import UUID_PATTERN
 
 
 class Shape(BaseModel):
@@ -195,6 +197,24 @@ class CompletionChunk(Shape):
     choices: list[ChunkChoice]
     usage: CompletionUsage | SkipJsonSchema[None] = None
     activations: Activations | SkipJsonSchema[None] = None
+
+
+class CompletionJob(Shape):
+    """A Completion that was submitted to run in the background (C-419 to C-426)."""
+
+    id: Annotated[str, Field(pattern=UUID_PATTERN, json_schema_extra={"format": "uuid"})]
+    request_id: str
+    model: str
+    status: Literal["queued", "running", "succeeded", "failed", "cancelled"]
+    cancel_requested: bool
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    expires_at: str | None
+    result_expired: bool
+    status_url: str
+    result_url: str
+    usage_pending: bool
 
 
 class DatabaseHealth(Shape):

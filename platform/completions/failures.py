@@ -293,6 +293,46 @@ def job_failed() -> Failure:
     )
 
 
+def job_not_found() -> Failure:
+    """No Job of the User has this id (C-072)."""
+    return Failure(404, "There is no Job with this id.", "job_not_found")
+
+
+def job_cancelled() -> Failure:
+    """A cancelled Job has no result (C-081, C-435)."""
+    return Failure(409, "This Job was cancelled.", "job_cancelled", may_retry=False)
+
+
+def job_result_expired() -> Failure:
+    """The result was erased after its time (C-082, C-436)."""
+    days = settings.BASALT.job_result_seconds / 86_400
+    return Failure(
+        410,
+        f"The result of this Job was kept for {days:g} days after its end and is gone.",
+        "job_result_expired",
+    )
+
+
+def running_elsewhere() -> Failure:
+    """A request with the same `Idempotency-Key` is under way (C-079, C-395)."""
+    return Failure(
+        409,
+        "A request with this Idempotency-Key is under way. Try again in 1 second.",
+        "running",
+        retry_after=1,
+    )
+
+
+def job_capacity(most: int, what: str) -> Failure:
+    """A cap on Jobs is full (C-087, C-415, C-416)."""
+    return Failure(
+        429,
+        f"There are {most} {what}, the most that there may be. Nothing was submitted.",
+        "job_capacity",
+        may_retry=False,
+    )
+
+
 class KeptFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A failure in a column: its status and object, without its headers (C-434)."""
 

@@ -3,6 +3,7 @@
 A small body lies in its row, a large one in the file storage under the name that the row has.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -77,14 +78,16 @@ def read_request(kept: KeptBody) -> CompletionRequest:
         return _DECODER.decode(body.read())
 
 
-def forget_files(folder: str, before: datetime) -> None:
-    """Remove the files of a folder that were written before a moment and that no row has.
+def forget_files(
+    folder: str, before: datetime, is_kept: Callable[[str], bool] = lambda file: False
+) -> None:
+    """Remove the files of a folder that were written before a moment, those of runs that died too.
 
-    Those of runs that died are among them.
+    `is_kept` says of the name of a file whether a row still has it.
     """
     with suppress(FileNotFoundError):
         _, names = default_storage.listdir(folder)
         for name in names:
             path = f"{folder}/{name}"
-            if default_storage.get_modified_time(path) < before:
+            if default_storage.get_modified_time(path) < before and not is_kept(path):
                 default_storage.delete(path)

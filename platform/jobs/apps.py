@@ -8,3 +8,10 @@ class JobsConfig(AppConfig):
 
     name = "jobs"
     verbose_name = "Jobs"
+
+    def ready(self) -> None:
+        """Make the kinds of this application known."""
+        from jobs.job_kind import JobKind
+        from jobs.kinds import register
+
+        register(JobKind())

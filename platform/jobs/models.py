@@ -1,11 +1,14 @@
 """What background work is kept as. `Work` is the form that every kind shares."""
 
 import uuid
+from datetime import datetime, timedelta
 from typing import ClassVar
 
+from django.conf import settings
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Coalesce
+from django.utils import timezone
 
 from accounts.models import ApiKey, User
 from billing.models import MODEL_ID_LENGTH
@@ -109,3 +112,83 @@ class Work(models.Model):
     def has_ended(self) -> bool:
         """Whether nothing will change any more, but for the last words of a cancelled one."""
         return self.state in ENDED
+
+
+KEPT = Q(state__in=[WorkState.DONE, WorkState.FAILED], erased_at__isnull=True)
+"""Jobs that ended with an answer that has not been erased."""
+
+
+class JobQuerySet(models.QuerySet["Job"]):
+    """Reads of Jobs."""
+
+    def of(self, user_id: uuid.UUID) -> "JobQuerySet":
+        """Return the Jobs of a User (C-015)."""
+        return self.filter(user_id=user_id)
+
+    def live(self) -> "JobQuerySet":
+        """Return the Jobs that have not ended (C-415)."""
+        return self.filter(state__in=LIVE)
+
+    def kept(self) -> "JobQuerySet":
+        """Return the ended Jobs whose result is kept (C-416)."""
+        since = timezone.now() - timedelta(seconds=settings.BASALT.job_result_seconds)
+        return self.filter(KEPT, finished_at__gt=since)
+
+
+class Job(Work):
+    """A Completion that was submitted to run in the background (section 15).
+
+    Until it ends it has its request, afterwards what it answered: the body of a Completion, or
+    `error`. A large one lies in the file storage, and 30 days after the end it is erased.
+    """
+
+    request = models.BinaryField(null=True)
+    request_file = models.CharField(max_length=200, blank=True)
+    result = models.BinaryField(null=True)
+    result_file = models.CharField(max_length=200, blank=True)
+    erased_at = models.DateTimeField(null=True)
+
+    objects: ClassVar[models.Manager["Job"]] = JobQuerySet.as_manager()
+
+    class Meta(Work.Meta):
+        constraints = [
+            *Work.Meta.constraints,
+            models.CheckConstraint(
+                condition=Q(state=WorkState.DONE, erased_at__isnull=True)
+                & (Q(result__isnull=False, result_file="") | (Q(result=None) & ~Q(result_file="")))
+                | (
+                    (~Q(state=WorkState.DONE) | Q(erased_at__isnull=False))
+                    & Q(result__isnull=True, result_file="")
+                ),
+                name="job_result_when_done",
+            ),
+            models.CheckConstraint(
+                condition=~Q(state__in=LIVE) | Q(request__isnull=False) | ~Q(request_file=""),
+                name="job_request_while_live",
+            ),
+        ]
+        indexes = [
+            *Work.Meta.indexes,
+            models.Index(fields=["user", "finished_at"], condition=KEPT, name="job_kept_by_user"),
+            models.Index(fields=["finished_at"], condition=KEPT, name="job_kept"),
+            models.Index(fields=["user", "-created_at"], name="job_by_user"),
+            models.Index(fields=["key"], condition=Q(state__in=LIVE), name="job_live_by_key"),
+        ]
+
+    @property
+    def request_id(self) -> str:
+        """The id under which its request runs and its error is told (C-420)."""
+        return f"req_job_{self.id.hex}"
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """When its result is gone; None until it has ended (C-423)."""
+        if self.finished_at is None:
+            return None
+        return self.finished_at + timedelta(seconds=settings.BASALT.job_result_seconds)
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether its result is past its time (C-436)."""
+        expires = self.expires_at
+        return expires is not None and expires <= timezone.now()
