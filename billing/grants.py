@@ -1,5 +1,6 @@
 """What an admin gives: tokens for a Budget or a key's Budget, and a User's own allowance."""
 
+from collections.abc import Sequence
 from uuid import UUID
 
 from django.db import transaction
@@ -43,6 +44,18 @@ def set_allowance(*, user_id: UUID, tokens: int | None) -> None:
     with transaction.atomic():
         Books.lock(user_id, timezone.now())
         Account.objects.filter(user=user_id).update(allowance=tokens)
+
+
+def set_allowance_of_many(*, user_ids: Sequence[UUID], tokens: int | None) -> None:
+    """Give Users an allowance of their own, as `set_allowance` does for one (A-427)."""
+    with transaction.atomic():
+        Account.objects.bulk_create(
+            [Account(user_id=user_id, allowance=tokens) for user_id in sorted(user_ids)],
+            batch_size=1_000,
+            update_conflicts=True,
+            unique_fields=["user"],
+            update_fields=["allowance"],
+        )
 
 
 def grant_to_key(*, key_id: UUID, tokens: int, by: UUID | None) -> None:

@@ -361,3 +361,24 @@ class Mail(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} to {self.to}"
+
+
+class AdminAction(models.Model):
+    """What somebody with a role did, to what, when; never changed or removed (A-392).
+
+    `by` is null for a command on the server. It names its object by id alone, so that nothing of a
+    person is left in it once they are deleted.
+    """
+
+    at = models.DateTimeField(default=timezone.now)
+    by = models.ForeignKey(User, null=True, on_delete=models.PROTECT, related_name="+")
+    action = models.CharField(max_length=100)
+    kind = models.CharField(max_length=64)
+    target_id = models.CharField(max_length=64)
+    details = models.CharField(max_length=1_000, blank=True)
+
+    class Meta:
+        indexes = [models.Index(fields=["kind", "target_id", "-id"], name="admin_action_of_target")]
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.kind} {self.target_id}"

@@ -4,11 +4,15 @@ Each function is one transaction and checks what must hold under the locks that 
 admins at once cannot take the last admin away. None of them sends a mail (A-547).
 """
 
+from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from allauth.mfa.models import Authenticator
 from allauth.socialaccount.models import SocialAccount
+from django.contrib.auth.hashers import make_password
 from django.db import connection, transaction
+from django.db.models import CharField, F, Q, QuerySet, Value
+from django.db.models.functions import Cast, Concat
 from django.utils import timezone
 
 from accounts.models import ApiKey, PasswordLink, Role, User, UserTag
@@ -74,19 +78,62 @@ def delete(*, user_id: UUID, by: UUID | None) -> None:
         if user.deleted_at is not None:
             raise Refused("This User is deleted already.")
         _keep_an_admin(user)
-        now = timezone.now()
-        ApiKey.objects.filter(user=user, revoked_at=None).update(revoked_at=now)
-        PasswordLink.objects.filter(user=user).delete()
-        SocialAccount.objects.filter(user=user).delete()
-        Authenticator.objects.filter(user=user).delete()
-        UserTag.objects.filter(user=user).delete()
-        user.email = f"{user.id}@{DELETED_DOMAIN}"
-        user.name = user.organization = user.discord_handle = ""
-        user.set_unusable_password()
-        user.is_staff = user.is_superuser = False
-        user.deleted_at = now
-        user.session_number += 1
-        user.save()
+        _end([user.id])
+
+
+def suspend_many(*, user_ids: Iterable[UUID], by: UUID | None) -> list[UUID]:
+    """Suspend the active Users among these who are no admins; returns who was (A-431)."""
+    with transaction.atomic():
+        ids = _lock(User.objects.filter(_plain(user_ids, by), suspended_at=None))
+        User.objects.filter(id__in=ids).update(
+            suspended_at=timezone.now(), session_number=F("session_number") + 1
+        )
+    return ids
+
+
+def restore_many(*, user_ids: Iterable[UUID], by: UUID | None) -> list[UUID]:
+    """Restore the suspended Users among these; returns who was (A-430)."""
+    with transaction.atomic():
+        rows = User.objects.filter(id__in=list(user_ids), suspended_at__isnull=False)
+        ids = _lock(rows.filter(deleted_at=None))
+        User.objects.filter(id__in=ids).update(suspended_at=None)
+    return ids
+
+
+def delete_many(*, user_ids: Iterable[UUID], by: UUID | None) -> list[UUID]:
+    """Delete the Users among these who are no admins, as `delete` does; returns who was."""
+    with transaction.atomic():
+        ids = _lock(User.objects.filter(_plain(user_ids, by)))
+        _end(ids)
+    return ids
+
+
+def _plain(user_ids: Iterable[UUID], by: UUID | None) -> Q:
+    """Return whom a change of many reaches: nobody deleted, no admin, not oneself."""
+    return Q(id__in=list(user_ids), deleted_at=None, is_superuser=False) & ~Q(id=by)
+
+
+def _lock(users: QuerySet[User]) -> list[UUID]:
+    return list(users.select_for_update(no_key=True).order_by("id").values_list("id", flat=True))
+
+
+def _end(ids: Sequence[UUID]) -> None:
+    """Take from Users who are locked everything but the rows that count (U-35)."""
+    now = timezone.now()
+    ApiKey.objects.filter(user__in=ids, revoked_at=None).update(revoked_at=now)
+    for rows in (PasswordLink, SocialAccount, Authenticator, UserTag):
+        rows.objects.filter(user__in=ids).delete()
+    User.objects.filter(id__in=ids).update(
+        email=Concat(Cast("id", CharField()), Value(f"@{DELETED_DOMAIN}")),
+        name="",
+        organization="",
+        discord_handle="",
+        password=make_password(None),
+        is_staff=False,
+        is_superuser=False,
+        deleted_at=now,
+        session_number=F("session_number") + 1,
+    )
 
 
 def _locked(user_id: UUID, by: UUID | None) -> User:

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from accounts.models import TAG_LENGTH, Tag, User, UserTag
+from accounts.models import TAG_LENGTH, Tag, UserTag
 
 _FORM = re.compile(rf"[a-z0-9-]{{1,{TAG_LENGTH}}}\Z")
 
@@ -52,8 +52,3 @@ def remove_tag(*, user_ids: Iterable[UUID], name: str) -> list[UUID]:
         rows.delete()
         Tag.objects.filter(name=name, user_tags=None).delete()
     return had
-
-
-def users_with(name: str) -> "list[UUID]":
-    """Return the Users who have a tag."""
-    return list(User.objects.filter(user_tags__tag__name=name).values_list("id", flat=True))
