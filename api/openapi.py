@@ -124,6 +124,10 @@ def _operation(route: Route, operation: Operation, references: dict[type[BaseMod
         {"name": name, "in": "path", "required": True, "schema": _path_value(route, name)}
         for name in re.findall(r"\{(\w+)\}", route.path)
     ]
+    parameters += [
+        {"name": name, "in": "query", "required": False, "schema": {"type": "string"}}
+        for name in operation.queries
+    ]
     if operation.idempotent:
         parameters.append(IDEMPOTENCY_KEY)
     described: Json = {
