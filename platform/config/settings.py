@@ -249,6 +249,8 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
 CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
 CELERY_BEAT_MAX_LOOP_INTERVAL = 5
 CELERY_TASK_DEFAULT_QUEUE = "runner"
+# No results are kept, so none are cleaned up.
+CELERY_RESULT_EXPIRES = None
 CELERY_BEAT_SCHEDULE = beat_schedule(reap_seconds=BASALT.reap_seconds)
 
 LOGGING_CONFIG = None

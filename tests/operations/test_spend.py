@@ -272,6 +272,7 @@ def test_every_task_of_the_schedule_exists_and_its_bells_expire():
         assert 0 < entry["options"]["expires"] <= 3600
 
 
+@pytest.mark.django_db(transaction=True)
 def test_the_table_of_the_clock_has_what_the_code_has_and_no_more():
     from celery import current_app
     from django_celery_beat.models import IntervalSchedule, PeriodicTask

@@ -1,0 +1,309 @@
+"""What Analytics tells of requests, tokens and spend (A-473 to A-479, A-486 to A-488)."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from django.conf import settings
+from django.db import connection
+from django.db.models import F, Sum
+
+from billing.models import Ending, Entry, Hold, HourlyUsage, Source, UnpaidRequests
+from operations import spend
+from operations.analytics import Days, Report, usage
+from operations.tables import Cell, Column, Table
+
+LISTED = 50
+"""Completions and Budget changes that a list shows."""
+RANKED = 1000
+"""Users of a table at most, those with the most tokens."""
+
+
+def platform(days: Days) -> Report:
+    """Return the tab `Platform` (A-473 to A-477)."""
+    by_source: dict[str, tuple[int, int, int]] = {
+        source: (n, given, taken)
+        for source, n, given, taken in usage(days)
+        .values_list("source")
+        .annotate(n=Sum("completions"), given=Sum("prompt_tokens"), taken=Sum("completion_tokens"))
+    }
+    by_model = (
+        usage(days)
+        .values_list("model")
+        .annotate(n=Sum("completions"), given=Sum("prompt_tokens"), taken=Sum("completion_tokens"))
+        .order_by("-n", "model")
+    )
+    sources = [(s.label, *by_source.get(s.value, (0, 0, 0))) for s in Source]
+    counted = (Column("Requests"), Column("Input tokens"), Column("Output tokens"))
+    return Report(
+        (),
+        (
+            _endings(days),
+            Table(
+                "sources", "Requests and tokens of each source", (Column("Source"), *counted),
+                sources, "Completions that were paid, by the day on which they began.",
+            ),
+            Table(
+                "models", "Requests of each model", (Column("Model"), *counted),
+                list(by_model), "Completions that were paid, by the day on which they began.",
+            ),
+            _hours(days),
+            spend_of_days(days),
+        ),
+    )  # fmt: skip
+
+
+def _endings(days: Days) -> Table:
+    """Return the requests of each day by how they ended (A-473)."""
+    paid = {
+        day: (n - failed - stopped, failed, stopped)
+        for day, n, failed, stopped in usage(days)
+        .values_list("day")
+        .annotate(n=Sum("completions"), failed_=Sum("failed"), stopped_=Sum("stopped"))
+    }
+    unpaid: dict[date, dict[str, int]] = defaultdict(dict)
+    rows = (
+        UnpaidRequests.objects.filter(day__range=(days.first, days.last))
+        .order_by()
+        .values_list("day", "ending")
+        .annotate(n=Sum("requests"))
+    )
+    for day, ending, n in rows:
+        unpaid[day][ending] = n
+    return Table(
+        "endings",
+        "Requests of each day by how they ended",
+        (
+            Column("Day"),
+            Column("Completed", drawn=True),
+            Column("Failed"),
+            Column("Stopped"),
+            *(Column(ending.label, drawn=ending in _FAULTS) for ending in Ending),
+        ),
+        [
+            (
+                day,
+                *paid.get(day, (0, 0, 0)),
+                *(unpaid.get(day, {}).get(ending.value, 0) for ending in Ending),
+            )
+            for day in days.each
+        ],
+        "Completed, Failed (after its first token) and Stopped are Completions that were paid, by "
+        "the day on which they began, and exact. The others paid nothing and stand on the day on "
+        "which they ended; a process that is killed loses those of its last seconds.",
+    )
+
+
+_FAULTS = (Ending.SERVER_ERROR, Ending.TIMEOUT)
+
+HOURS = """
+SELECT extract(hour FROM h.hour AT TIME ZONE %(zone)s)::int, count(DISTINCT h.user_id)
+FROM billing_hourlyusage h JOIN accounts_user u ON u.id = h.user_id
+WHERE h.hour >= %(begins)s AND h.hour < %(ends)s
+      AND NOT u.is_staff AND NOT u.team AND u.deleted_at IS NULL
+GROUP BY 1
+"""
+
+
+def _hours(days: Days) -> Table:
+    """Return how many Users ran in each hour of the day, as clocks show it (A-475)."""
+    zones = settings.BASALT.analytics_time_zones
+    found: dict[str, dict[int, int]] = {}
+    with connection.cursor() as cursor:
+        for zone in zones:
+            cursor.execute(
+                HOURS,
+                {"zone": ZoneInfo(zone).key, "begins": days.begins, "ends": days.ends},
+            )
+            found[zone] = dict(cursor.fetchall())
+    return Table(
+        "hours",
+        "Users of each hour of the day",
+        (Column("Hour"), *(Column(zone, drawn=zone == zones[0]) for zone in zones)),
+        [(f"{hour:02}:00", *(found[zone].get(hour, 0) for zone in zones)) for hour in range(24)],
+        "Different Users with a paid Completion that began in that hour on any of the days, as the "
+        "clock of each time zone shows it.",
+    )
+
+
+def usage_report(days: Days) -> Report:
+    """Return the tab `Usage` (A-478, A-479)."""
+    tokens = (Column("Completions"), Column("Input tokens"), Column("Output tokens"))
+
+    def by(name: str) -> list[Sequence[Cell]]:
+        rows = (
+            usage(days)
+            .values_list(name)
+            .annotate(
+                n=Sum("completions"), given=Sum("prompt_tokens"), taken=Sum("completion_tokens")
+            )
+            .order_by((F("given") + F("taken")).desc(), name)
+        )
+        return [tuple(row) for row in rows[:RANKED]]
+
+    return Report(
+        (),
+        (
+            Table("users", "Tokens of each User", (Column("User"), *tokens), by("user__email"),
+                  f"Completions that were paid, by the day on which they began; the {RANKED:,} "
+                  "Users with the most tokens."),
+            Table("models", "Tokens of each model", (Column("Model"), *tokens), by("model")),
+            Table("sources", "Tokens of each source", (Column("Source"), *tokens),
+                  [(Source(str(row[0])).label, *row[1:]) for row in by("source")]),
+            _newest(days),
+            _changes(days),
+        ),
+    )  # fmt: skip
+
+
+def _newest(days: Days) -> Table:
+    """Return the newest Completions; neither prompts nor texts are shown (A-444)."""
+    holds = Hold.objects.listed().filter(opened_at__gte=days.begins, opened_at__lt=days.ends)
+    if days.user_id:
+        holds = holds.filter(user=days.user_id)
+    if days.model:
+        holds = holds.filter(model=days.model)
+    if not days.user_id and not days.model:
+        # An id begins with its time, so the primary key is the index of the days.
+        holds = holds.filter(id__gte=first_id(days.begins), id__lt=first_id(days.ends))
+        holds = holds.order_by("-id")
+    return Table(
+        "completions",
+        "Newest Completions",
+        (
+            Column("Started (UTC)"),
+            Column("User"),
+            Column("Model"),
+            Column("Source"),
+            Column("Input tokens"),
+            Column("Output tokens"),
+            Column("Status"),
+            Column("Request id"),
+        ),
+        [
+            (
+                hold.opened_at,
+                hold.user.email,
+                hold.model,
+                hold.get_source_display(),
+                hold.prompt_tokens,
+                hold.completion_tokens,
+                hold.get_status_display() or "Running",
+                hold.request_id,
+            )
+            for hold in holds.select_related("user")[:LISTED]
+        ],
+        f"The newest {LISTED} of the days that run or were paid.",
+    )
+
+
+def first_id(moment: datetime) -> UUID:
+    """Return the smallest id of a Hold that was opened at or after a moment."""
+    return UUID(int=max(0, int(moment.timestamp() * 1000)) << 80)
+
+
+def _changes(days: Days) -> Table:
+    """Return the newest changes of Budgets that a person made."""
+    entries = Entry.objects.filter(hold=None).order_by("-id").select_related("user", "by")
+    if days.user_id:
+        entries = entries.filter(user=days.user_id)
+    return Table(
+        "changes",
+        "Newest Budget changes",
+        (
+            Column("Time (UTC)"),
+            Column("User"),
+            Column("Of"),
+            Column("Kind"),
+            Column("Tokens"),
+            Column("Left after it"),
+            Column("By"),
+        ),
+        [
+            (
+                entry.created_at,
+                entry.user.email,
+                entry.get_bucket_display(),
+                entry.get_kind_display(),
+                entry.amount,
+                entry.total,
+                entry.by.email if entry.by else "a command",
+            )
+            for entry in entries[:LISTED]
+        ],
+        f"The newest {LISTED}, whatever the days.",
+    )
+
+
+def spend_of_days(days: Days) -> Table:
+    """Return what each model cost on each of the days (A-477, A-487)."""
+    found = spend.by_day(days.first, days.last)
+    totals: dict[str, Decimal] = defaultdict(Decimal)
+    for (_, model), dollars in found.items():
+        totals[model] += dollars
+    dearest = sorted((m for m in totals if totals[m]), key=lambda m: (-totals[m], m))[:8]
+    return Table(
+        "spend",
+        "GPU spend per day",
+        (
+            Column("Day"),
+            Column("All models", "$", drawn=True),
+            *(Column(model, "$") for model in dearest),
+        ),
+        [
+            (
+                day,
+                sum((found.get((day, model), Decimal(0)) for model in totals), Decimal(0)),
+                *(found.get((day, model), Decimal(0)) for model in dearest),
+            )
+            for day in days.each
+        ],
+        "An estimate: containers that were counted each minute, times the price of an hour in the "
+        "catalogue; the eight models that cost the most have columns of their own.",
+    )
+
+
+def used_lately(now: datetime) -> Table:
+    """Return who used each model in the last 48 hours, with their part of its spend (A-488).
+
+    The parts of a model add up to what it cost; where nobody used it, the row says so.
+    """
+    since = (now - timedelta(hours=48)).replace(minute=0, second=0, microsecond=0)
+    rows = (
+        HourlyUsage.objects.filter(hour__gte=since)
+        .order_by()
+        .values_list("model", "user__email")
+        .annotate(n=Sum("completions"), tokens=Sum(F("prompt_tokens") + F("completion_tokens")))
+    )
+    used: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
+    for model, email, n, tokens in rows:
+        used[model].append((email, n, tokens))
+    cost: dict[str, Decimal] = defaultdict(Decimal)
+    for each in spend.by_model(now, timedelta(hours=48)):
+        cost[each.model] += each.dollars
+    lines: list[Sequence[Cell]] = []
+    for model in sorted({*used, *(m for m in cost if cost[m])}, key=lambda m: (-cost[m], m)):
+        people = sorted(used[model], key=lambda row: (-row[2], row[0]))
+        dollars = cost[model].quantize(spend.CENT)
+        if not sum(tokens for *_, tokens in people):
+            lines.append((model, "nobody", 0, 0, dollars))
+            continue
+        parts = spend.shares(dollars, [tokens for *_, tokens in people])
+        lines += [(model, *row, part) for row, part in zip(people, parts, strict=True)]
+    return Table(
+        "lately",
+        "Who used each model, last 48 hours",
+        (
+            Column("Model"),
+            Column("User"),
+            Column("Completions"),
+            Column("Tokens"),
+            Column("Part of its spend", "$"),
+        ),
+        lines[:RANKED],
+        "Paid Completions that began in the last 48 hours, from the start of their hour on. A part "
+        "is the model's spend by the User's share of its tokens; the parts add up to the spend.",
+    )

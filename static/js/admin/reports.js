@@ -1,0 +1,109 @@
+// Reports of the admin: charts that are drawn from their tables, and numbers that come again.
+import uPlot from "../../vendor/uPlot.esm.js";
+
+const MINUTE = 60_000;
+const numbers = document.getElementById("numbers");
+const stale = document.getElementById("stale");
+const dark = matchMedia("(prefers-color-scheme: dark)");
+let charts = [];
+
+const colour = (place, name) => {
+  const probe = document.createElement("span");
+  probe.style.color = `var(--${name})`;
+  place.append(probe);
+  const found = getComputedStyle(probe).color;
+  probe.remove();
+  return found;
+};
+
+/** Read a table: the words of its first column, and the numbers of the columns that are drawn. */
+function read(table, columns) {
+  const rows = [...table.tBodies[0].rows];
+  return {
+    names: rows.map((row) => row.cells[0].textContent),
+    labels: columns.map((at) => table.tHead.rows[0].cells[at].textContent),
+    texts: columns.map((at) => rows.map((row) => row.cells[at].textContent)),
+    values: columns.map((at) => rows.map((row) => Number(row.cells[at].dataset.value))),
+  };
+}
+
+function draw(place) {
+  const table = document.getElementById(place.dataset.table);
+  const told = place.nextElementSibling;
+  const found = read(table, place.dataset.columns.split(",").map(Number));
+  const colours = ["accent", "bad", "warn", "second"].map((name) => colour(place, name));
+  const axis = { stroke: colour(place, "second"), ticks: { show: false }, font: "11px ui-sans-serif, system-ui, sans-serif" };
+  const short = new Intl.NumberFormat("en", { notation: "compact" });
+  const at = found.names.map((_, index) => index);
+  const tell = (index) => {
+    if (index === null || index === undefined) return;
+    told.textContent = `${found.names[index]}: ${found.labels.map((label, n) => `${label} ${found.texts[n][index]}`).join(", ")}`;
+  };
+  const chart = new uPlot(
+    {
+      width: place.clientWidth,
+      height: 200,
+      legend: { show: false },
+      scales: { x: { time: false, range: () => [-0.5, at.length - 0.5] }, y: { range: (u, low, high) => [0, high || 1] } },
+      axes: [
+        { ...axis, grid: { show: false }, incrs: [1, 2, 7, 14, 28, 56], values: (u, ticks) => ticks.map((tick) => found.names[tick] ?? "") },
+        { ...axis, grid: { stroke: colour(place, "line"), width: 1 }, size: 56, values: (u, ticks) => ticks.map((tick) => short.format(tick)) },
+      ],
+      series: [
+        {},
+        ...found.labels.map((label, n) =>
+          n === 0
+            ? { label, fill: colours[0], width: 0, paths: uPlot.paths.bars({ size: [0.7, 48] }), points: { show: false } }
+            : { label, stroke: colours[n % 4], width: 2, dash: n === 1 ? [] : [4, 3] },
+        ),
+      ],
+      cursor: { y: false, drag: { x: false, y: false }, points: { show: false } },
+      hooks: { setCursor: [(u) => tell(u.cursor.idx)] },
+    },
+    [at, ...found.values],
+    place,
+  );
+  place.onkeydown = (event) => {
+    const last = at.length - 1;
+    const now = chart.cursor.idx;
+    const to = { ArrowRight: Math.min(last, (now ?? -1) + 1), ArrowLeft: Math.max(0, (now ?? last + 1) - 1), Home: 0, End: last }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    chart.setCursor({ left: chart.valToPos(to, "x"), top: 0 });
+  };
+  return { place, chart };
+}
+
+function drawAll() {
+  for (const { chart } of charts) chart.destroy();
+  charts = [...document.querySelectorAll(".report-chart")].map(draw);
+}
+
+async function refresh() {
+  try {
+    const answer = await fetch(numbers.dataset.address, { redirect: "error" });
+    if (!answer.ok) throw new Error(answer.statusText);
+    const html = await answer.text();
+    // Who types a reason must not lose it.
+    if (numbers.contains(document.activeElement) && document.activeElement.matches("input")) return;
+    const unfolded = [...numbers.querySelectorAll("details[open]")].map((each) => each.id);
+    numbers.innerHTML = html;
+    for (const id of unfolded) document.getElementById(id)?.setAttribute("open", "");
+    document.getElementById("read").textContent = document.getElementById("facts").value;
+    stale.hidden = true;
+    drawAll();
+  } catch {
+    stale.hidden = false;
+  }
+}
+
+if (numbers) {
+  drawAll();
+  document.getElementById("refresh").addEventListener("click", refresh);
+  setInterval(refresh, MINUTE);
+  new ResizeObserver(() => {
+    for (const { place, chart } of charts) chart.setSize({ width: place.clientWidth, height: 200 });
+  }).observe(numbers);
+  dark.addEventListener("change", drawAll);
+  new MutationObserver(drawAll).observe(document.documentElement, { attributeFilter: ["class"] });
+}
