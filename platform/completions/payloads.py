@@ -205,20 +205,31 @@ class Choices:
 
     def chunk(self, delta: Delta) -> Iterator[bytes]:
         """Yield the event of one delta (C-204 to C-206, C-667)."""
+        gained = self.gained(delta)
+        first = next(gained)
+        yield b"data: " + opened(self.head) + b', "choices": [' + first
+        yield from gained
+        yield b"]"
+        if self.request.continuous_usage:
+            yield b', "usage": ' + encoded(self.choices[delta.index].usage())
+        yield b"}\n\n"
+
+    def gained(self, delta: Delta) -> Iterator[bytes]:
+        """Yield the JSON of what a choice gained, as a chunk of a stream has it."""
         choice, text = self.add(delta)
 
         def generated() -> Iterator[Table]:
             if delta.logprobs is not None:
                 yield table_of(delta.logprobs)
 
-        yield b"data: " + opened(self.head) + b', "choices": ['
         yield opened({"index": choice.index, "text": text}) + b', "logprobs": '
         yield from self._lists_of(choice, delta.prompt_logprobs, generated)
         end = {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
-        yield b", " + encoded(end)[1:] + b"]"
-        if self.request.continuous_usage:
-            yield b', "usage": ' + encoded(choice.usage())
-        yield b"}\n\n"
+        yield b", " + encoded(end)[1:]
+
+    def activations(self) -> Iterator[bytes] | None:
+        """Return the JSON of what was read of the residual stream, or None."""
+        return None if self._residuals is None else activation_pieces(self._residuals)
 
     def last_events(self, usage: dict[str, int]) -> Iterator[bytes]:
         """Yield what ends a stream: usage, activations, `[DONE]` (C-207, C-209, U-07)."""
