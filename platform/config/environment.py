@@ -278,6 +278,15 @@ class Environment(BaseSettings):
     job_result_seconds: Seconds = Field(
         30 * 86_400.0, description="Seconds for which the result of a Job is kept (C-637)"
     )
+    run_stream_seconds: Seconds = Field(
+        0.2, description="Seconds between two saves of a running Run, and two reads of who follows"
+    )
+    run_activations_seconds: Seconds = Field(
+        7 * 86_400.0, description="Seconds for which what a Run read is kept (C-638)"
+    )
+    run_keep_deleted_seconds: Seconds = Field(
+        14 * 86_400.0, description="Seconds after which a deleted Run is erased (C-639)"
+    )
     max_work_in_runner: Count = Field(
         64, description="Pieces of each kind of work that one runner has in hand"
     )
