@@ -100,6 +100,17 @@ class Environment(BaseSettings):
     reauthentication_seconds: Seconds = Field(
         300.0, description="Seconds for which a repeated password lets sensitive actions through"
     )
+    feedback_images: Count = Field(5, description="Screenshots of a note of feedback (A-381)")
+    feedback_image_bytes: Size = Field(
+        2 * 2**20, description="Bytes of one screenshot of feedback (A-381)"
+    )
+    feedback_webhook: str = Field(
+        "",
+        description="Where each note of feedback becomes an issue: `https://api.linear.app/graphql`"
+        ", or an address that takes JSON; unset: notes wait in the admin (A-387, A-388)",
+    )
+    feedback_token: str = Field("", description="`Authorization` of the tracker")
+    feedback_team: str = Field("", description="Team in Linear whose issues notes become")
     github_client_id: str = Field("", description="OAuth app of GitHub; unset: no such sign-in")
     github_client_secret: str = Field("", description="Its secret")
     github_url: str = Field("https://github.com", description="GitHub, or an Enterprise server")
