@@ -73,7 +73,7 @@ def test_a_page_runs_only_files_of_its_own(path: str) -> None:
     page = read(html)
     assert "style" not in page.attributes
     assert not [name for name in page.attributes if name.startswith("on")]
-    assert not re.findall(r"<script(?![^>]* src=)", html)
+    assert not re.findall(r"<script(?![^>]* (?:src=|type=\"application/json\"))", html)
     assert all(
         src.startswith("/static/") for src in re.findall(r'<script[^>]* src="([^"]+)"', html)
     )
