@@ -8,6 +8,7 @@ import { firstLine } from "./tree.js";
 const COLUMN = 208;
 const LINE = 34;
 const EDGE = 24;
+const TURN = 28;
 const LEAST = 0.1;
 const MOST = 2;
 const SVG = "http://www.w3.org/2000/svg";
@@ -146,8 +147,10 @@ export class Graph {
         toX >= view.left &&
         fromX <= view.right;
       if (!isSeen) continue;
-      const bend = toX - 28 * this.zoom;
-      const line = `M${fromX} ${fromY}C${toX} ${fromY} ${bend} ${toY} ${toX} ${toY}`;
+      // The line runs behind the parent's words, and turns in the space before the next column.
+      const turn = toX - TURN * this.zoom;
+      const middle = (turn + toX) / 2;
+      const line = `M${fromX} ${fromY}H${turn}C${middle} ${fromY} ${middle} ${toY} ${toX} ${toY}`;
       (onPath.has(place.node.id) ? read : plain).push(line);
     }
     this.lines.replaceChildren(path("graph-line", plain), path("graph-line read", read));

@@ -6,21 +6,39 @@ import { post } from "../request.js";
 /** Start the column; `here` is the id of the Loom on the page, or null. */
 export function startList(column, here) {
   const toggle = document.getElementById("looms-toggle");
+  const phone = matchMedia("(max-width: 760px)");
   const show = () => {
-    const isOpen = column.dataset.looms !== "closed";
+    const isOpen = phone.matches
+      ? column.dataset.sheet === "open"
+      : column.dataset.looms !== "closed";
     toggle.setAttribute("aria-expanded", String(isOpen));
   };
   toggle.addEventListener("click", () => {
-    column.dataset.looms = column.dataset.looms === "closed" ? "open" : "closed";
-    remember("looms", column.dataset.looms);
+    if (phone.matches) column.dataset.sheet = column.dataset.sheet === "open" ? "closed" : "open";
+    else {
+      column.dataset.looms = column.dataset.looms === "closed" ? "open" : "closed";
+      remember("looms", column.dataset.looms);
+    }
     show();
   });
+  phone.addEventListener("change", show);
   show();
   document.addEventListener("click", (event) => {
     const item = event.target.closest?.("[data-loom-does]");
     if (item) act(item.dataset.loomDoes, item.dataset.loom, item.dataset.title, here);
   });
   startRename(here);
+}
+
+/** Show another title in the row of a Loom, as its first Branch gives one. */
+export function nameRow(id, title) {
+  for (const row of document.querySelectorAll(`[data-loom-row="${id}"]`)) {
+    row.title = title || "Untitled Loom";
+    row.querySelector("[data-loom-name]").textContent = title || "Untitled Loom";
+  }
+  for (const item of document.querySelectorAll(`[data-loom="${id}"][data-title]`)) {
+    item.dataset.title = title;
+  }
 }
 
 async function act(what, id, title, here) {

@@ -23,7 +23,7 @@ function meanOf(siblings) {
   return known.length ? known.reduce((sum, each) => sum + each.mean, 0) / known.length : 0;
 }
 
-export class Map {
+export class Picture {
   constructor(canvas, tree) {
     this.canvas = canvas;
     this.tree = tree;
@@ -57,8 +57,8 @@ export class Map {
     const onPath = new Set(this.tree.path(this.tree.selectedId).map((node) => node.id));
     const deepest = Math.max(2, ...[...this.tree.walk()].map(([, depth]) => depth));
     const step = width / Math.min(deepest, COLUMNS);
-    const place = new globalThis.Map();
-    const next = new globalThis.Map();
+    const place = new Map();
+    const next = new Map();
     for (const [node, depth] of this.tree.walk()) {
       const from = place.get(node.parent);
       const begin = next.get(node.parent) ?? (from ? from.top : 0);

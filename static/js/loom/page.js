@@ -6,8 +6,8 @@ import { Changes } from "./changes.js";
 import { Graph } from "./graph.js";
 import { startKeys } from "./keys.js";
 import { follow } from "./live.js";
-import { startList } from "./looms.js";
-import { Map as Picture } from "./map.js";
+import { nameRow, startList } from "./looms.js";
+import { Picture } from "./map.js";
 import { Rows } from "./rows.js";
 import { Settings } from "./settings.js";
 import { Text } from "./text.js";
@@ -66,6 +66,7 @@ function took(state, reads = null) {
   byId("loom-title").textContent = state.title || "Untitled Loom";
   byId("loom-title").title = state.title;
   byId("loom-title").dataset.title = state.title;
+  nameRow(state.id, state.title);
   if (reads) tree.select(reads);
 }
 

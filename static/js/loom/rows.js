@@ -25,7 +25,9 @@ export class Rows {
   }
 
   #changed(kind) {
-    if (kind !== "growth") this.list = [...this.tree.walk({ folds: true })];
+    if (kind !== "growth") {
+      this.list = [...this.tree.walk({ folds: true })].map(([node, depth]) => [node.id, depth]);
+    }
     this.#soon(kind === "selected" || kind === "shape");
   }
 
@@ -42,7 +44,7 @@ export class Rows {
     if (!this.isShown) return;
     const height = parseFloat(getComputedStyle(this.box).getPropertyValue("--row"));
     this.sizer.style.height = `${this.list.length * height}px`;
-    const at = this.list.findIndex(([node]) => node.id === this.tree.selectedId);
+    const at = this.list.findIndex(([id]) => id === this.tree.selectedId);
     if (this.follows) this.#bring(at, height);
     this.follows = false;
     const first = Math.max(0, Math.floor(this.box.scrollTop / height) - AROUND);
@@ -52,9 +54,9 @@ export class Rows {
     );
     const wanted = new Set();
     for (let place = first; place < last; place++) {
-      const [node, depth] = this.list[place];
-      wanted.add(node.id);
-      this.#row(node, depth, place * height);
+      const [id, depth] = this.list[place];
+      wanted.add(id);
+      this.#row(this.tree.nodes.get(id), depth, place * height);
     }
     for (const [id, row] of this.drawn) {
       if (!wanted.has(id)) {
