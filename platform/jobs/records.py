@@ -118,7 +118,8 @@ class WorkRecord(Generic[W]):
     def end(self) -> bool:
         """Write the row as it was noted; False when it is not this attempt's any more."""
         with transaction.atomic():
-            ended = self.stop is not Stop.LOST and (self._end() or self._end_cancelled())
+            # Work that was cancelled before it could hold its tokens is lost too, and still ours.
+            ended = (self.stop is not Stop.LOST and self._end()) or self._end_cancelled()
         if not ended:
             self.stop = Stop.LOST
         transaction.on_commit(self._note_over)

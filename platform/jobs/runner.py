@@ -198,7 +198,7 @@ class Runner:
     @staticmethod
     async def _end(kind: Kind[Any], record: WorkRecord[Any]) -> None:
         """Wait until the row is written: with its Hold, or here when there was none."""
-        while not record.is_over and record.stop is not Stop.LOST:
+        while not record.is_over and not (record.is_held and record.stop is Stop.LOST):
             if not record.is_held:
                 with contextlib.suppress(DatabaseError):
                     await in_database(record.end)
