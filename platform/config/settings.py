@@ -55,6 +55,7 @@ INSTALLED_APPS = [
     "api",
     "pages",
     "access",
+    "feedback",
     "administration",
     "operations",
     "config",
@@ -183,6 +184,7 @@ UNFOLD = {
     "TABS": "administration.navigation.tabs",
     "SIDEBAR": {"navigation": "administration.navigation.menu"},
     "STYLES": ["/static/css/admin.css"],
+    "SCRIPTS": ["/static/js/admin/lists.js"],
     "COLORS": ADMIN_COLOURS,
     "BORDER_RADIUS": "6px",
 }

@@ -7,5 +7,6 @@ urlpatterns = [
     path("", include("api.urls")),
     path("", include("pages.urls")),
     path("", include("access.urls")),
+    path("", include("feedback.urls")),
     path("admin/", admin.site.urls),
 ]

@@ -41,6 +41,7 @@ def rings(*, reap_seconds: float) -> tuple[Ring, ...]:
         Ring("keep-warm", "operations.keep_warm", 10.0),
         Ring("roll-up-spend", "operations.roll_up_spend", HOUR),
         Ring("send-mails", "accounts.send_mails", 30.0),
+        Ring("make-issues", "feedback.make_issues", 5 * MINUTE),
         # Kept data and its end (section 22).
         Ring("forget-people", "accounts.forget", HOUR),
         Ring("forget-expired-keys", "api.forget_expired_keys", 10 * MINUTE),

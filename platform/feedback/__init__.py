@@ -1,0 +1,1 @@
+"""Feedback: what people write to the team, with screenshots, and the team's tracker."""
