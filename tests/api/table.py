@@ -39,5 +39,5 @@ CALLS = [
     for method, operation in route.operations.items()
 ]
 KEYED = [call for call in CALLS if call.operation.bucket is not None]
-OWNED = [call for call in CALLS if set(call.parameters) - {"model_id"}]
+OWNED = [call for call in KEYED if set(call.parameters) - {"model_id"}]
 """Operations on an object of one User."""

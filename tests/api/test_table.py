@@ -1,16 +1,20 @@
 """What holds for every route, whoever adds it: keys, methods, ids, and whose objects they are."""
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from uuid import uuid4
 
 import pytest
 
-from accounts.keys import pause_key, revoke_key
+from accounts.keys import create_key, pause_key, revoke_key
+from accounts.models import User
 from api.routes import ROUTES, Route
 from tests.api.conftest import some_address
 from tests.api.raw import exchange, head
-from tests.api.table import CALLS, KEYED, OWNED, Call
+from tests.api.table import CALLS, KEYED, MODEL, OWNED, Call
+from tests.conftest import Caller
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PROPFIND")
 MISSING = (
@@ -56,8 +60,10 @@ def test_calls_with_a_key_that_ended(caller, end: Callable[..., object], code: s
 
 
 @pytest.mark.row("C-001")
-def test_calls_without_a_key_are_health_the_document_and_the_chat_refusal():
+def test_calls_without_a_key_are_few():
+    """A file of a harvest is asked for by a signed link."""
     assert {str(call) for call in CALLS if call not in KEYED} == {
+        "GET /files/harvests/{job_id}/{file}",
         "GET /health",
         "GET /openapi.json",
         "POST /v1/chat/completions",
@@ -126,9 +132,20 @@ def test_every_origin_may_read_every_answer(anonymous, call: Call):
 # Objects of one User
 
 IDS = ["x", "1", str(uuid4())[:-1], "00000000-0000-9000-8000-000000000001", "%00", "%C3%A9"]
+CODES = {"/v1/completion-jobs/": "job_not_found", "/v1/harvest/": "harvest_job_not_found"}
+"""The codes of the 404s (C-072, C-073); that of a Loom and of a Node has none (C-074)."""
+BODIES = {
+    "looms.updateLoom": {"title": "mine now"},
+    "looms.setRoot": {"text": "mine now"},
+    "looms.editNode": {"text": "mine now"},
+    "looms.addSibling": {"text": "mine now"},
+    "looms.splitNode": {"offset": 1},
+    "looms.createBranch": {"model": MODEL},
+}
+"""Bodies with which the owner would succeed, of the operations that take one."""
 
 
-@pytest.mark.row("C-044")
+@pytest.mark.row("C-044", "C-045")
 @pytest.mark.parametrize("call", OWNED, ids=str)
 def test_an_id_that_is_no_uuid_is_named(web, caller, call: Call):
     for name in call.parameters:
@@ -141,3 +158,97 @@ def test_an_id_that_is_no_uuid_is_named(web, caller, call: Call):
             error = json.loads(answer.body)["error"]
             assert (error["code"], error["param"]) == ("invalid_request", name)
             assert error["type"] == "invalid_request_error"
+
+
+@dataclass(frozen=True)
+class Objects:
+    """One object of each kind, of one User."""
+
+    owner: Caller
+    ids: dict[str, dict[str, str]]
+    """By the beginning of the path: the parameters."""
+
+    def of(self, call: Call) -> dict[str, str]:
+        """The parameters of a path to an object of the owner."""
+        found = [ids for start, ids in self.ids.items() if call.route.path.startswith(start)]
+        assert found, f"Objects must also have one for {call.route.path}"
+        return {name: found[0][name] for name in call.parameters}
+
+    def read(self) -> list[object]:
+        """Everything, as its owner reads it."""
+        client, ids = self.owner.client, self.ids
+        return [
+            client.get(f"/v1/looms/{ids['/v1/looms/']['loom_id']}").json(),
+            client.get(f"/v1/completion-jobs/{ids['/v1/completion-jobs/']['job_id']}").json(),
+            client.get(f"/v1/harvest/{ids['/v1/harvest/']['job_id']}").json(),
+        ]
+
+
+@pytest.fixture
+def objects(make_caller: Callable[..., Caller]) -> Iterator[Objects]:
+    """A Job that waits, a harvest that waits, and a Loom; no runner takes them."""
+    owner = make_caller()
+    client = owner.client
+    loom = client.post("/v1/looms", json={"prompt": "Once upon"}).json()
+    job = client.post("/v1/completion-jobs", json={"prompt": [5], "max_tokens": 1}).json()["id"]
+    body = {"model": MODEL, "prompts": ["a"], "layers": [0]}
+    harvest = client.post("/v1/harvest", json=body).json()["job_id"]
+    node = {"loom_id": loom["id"], "node_id": loom["nodes"][0]["id"]}
+    yield Objects(
+        owner,
+        {
+            "/v1/looms/": node,
+            "/v1/completion-jobs/": {"job_id": job},
+            "/v1/harvest/": {"job_id": harvest},
+            "/v1/lab/harvest/": {"job_id": harvest},
+        },
+    )
+    client.post(f"/v1/completion-jobs/{job}/cancel")
+    client.delete(f"/v1/harvest/{harvest}")
+
+
+def code_of(call: Call) -> str | None:
+    path = call.route.path.replace("/v1/lab/", "/v1/")
+    return next((code for start, code in CODES.items() if path.startswith(start)), None)
+
+
+@pytest.mark.row("C-015", "C-072", "C-073", "C-074", "C-520")
+def test_an_object_of_another_user_is_not_there(objects: Objects, make_caller):
+    stranger = make_caller()
+    before = objects.read()
+    for call in OWNED:
+        body = BODIES.get(call.operation.operation_id)
+        answers = [
+            stranger.client.request(call.method, call.path(**ids), json=body)
+            for ids in (objects.of(call), {})
+        ]
+        for answer in answers:
+            assert answer.status_code == 404, (call, answer.text)
+            assert answer.json()["error"]["code"] == code_of(call), call
+        # Nothing tells one that is another's from one that is not.
+        theirs, nobodys = (answer.json()["error"]["message"] for answer in answers)
+        mine = re.sub(r"[0-9a-f-]{36}", "ID", theirs)
+        assert mine == re.sub(r"[0-9a-f-]{36}", "ID", nobodys), call
+    assert objects.read() == before
+
+
+@pytest.mark.row("C-520")
+def test_a_node_of_another_loom_of_the_same_user_is_not_there(objects: Objects):
+    client = objects.owner.client
+    other = client.post("/v1/looms", json={"prompt": "Another"}).json()
+    node = {"loom_id": objects.ids["/v1/looms/"]["loom_id"], "node_id": other["nodes"][0]["id"]}
+    for call in OWNED:
+        if "node_id" in call.parameters:
+            body = BODIES.get(call.operation.operation_id)
+            answer = client.request(call.method, call.path(**node), json=body)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, None), call
+
+
+@pytest.mark.row("C-015")
+def test_another_key_of_the_owner_reads_everything(objects: Objects, web):
+    owner = User.objects.get(id=objects.owner.user_id)
+    client = web.client(create_key(user=owner, name="other")[1])
+    for call in OWNED:
+        if call.method == "GET":
+            answer = client.get(call.path(**objects.of(call)))
+            assert answer.status_code in (200, 202), call

@@ -54,6 +54,8 @@ def check_answer(
         return
     operation = _operation(path, method.lower())
     value = json.loads(body, parse_constant=_refuse_number)
+    if path.startswith("/v1/lab/") and status < 400:
+        return  # An addition: the contract has no schema of it.
     if status in (404, 405) or operation is None:
         conform(value, "ErrorResponse")
     else:
