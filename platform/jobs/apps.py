@@ -13,5 +13,7 @@ class JobsConfig(AppConfig):
         """Make the kinds of this application known."""
         from jobs.job_kind import JobKind
         from jobs.kinds import register
+        from jobs.run_kind import RunKind
 
         register(JobKind())
+        register(RunKind())

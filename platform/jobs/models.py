@@ -14,6 +14,9 @@ from accounts.models import ApiKey, User
 from billing.models import MODEL_ID_LENGTH
 from jobs.states import ENDED, LIVE, WorkState
 
+START_LENGTH = 300
+"""Characters of a prompt and of an output that lists show."""
+
 
 class Work(models.Model):
     """One piece of background work: a Job, a Node, a Run or a harvest.
@@ -192,3 +195,122 @@ class Job(Work):
         """Whether its result is past its time (C-436)."""
         expires = self.expires_at
         return expires is not None and expires <= timezone.now()
+
+
+class RunNumbers(models.Model):
+    """The last number that a User's Runs were given; a number is never given twice (A-271)."""
+
+    user = models.OneToOneField(
+        User, primary_key=True, on_delete=models.CASCADE, related_name="run_numbers"
+    )
+    last = models.PositiveIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return f"{self.user_id} {self.last}"
+
+
+class RunQuerySet(models.QuerySet["Run"]):
+    """Reads of Runs; a deleted one cannot be read (C-639)."""
+
+    def of(self, user_id: uuid.UUID) -> "RunQuerySet":
+        """Return the Runs of a User."""
+        return self.filter(user_id=user_id, deleted_at__isnull=True)
+
+    def listed(self) -> "RunQuerySet":
+        """Return Runs, newest first, without what only a look at one of them needs."""
+        return self.defer("body", "request", "output", "prompt").order_by("-number")
+
+
+class Run(Work):
+    """A Completion that was started in the Playground (A-236, C-615).
+
+    `body` is what was asked for, in the API's form; `settings` is that without prompt and Steering
+    vectors, for lists. `output` is what came of it, as `jobs.run_output` writes it, once it has
+    ended; until then the `RunPiece`s have it. `number` counts a User's Runs.
+    """
+
+    number = models.PositiveIntegerField()
+    prompt = models.TextField(blank=True)
+    prompt_start = models.CharField(max_length=START_LENGTH, blank=True)
+    settings = models.JSONField()
+    body = models.BinaryField(null=True)
+    body_file = models.CharField(max_length=200, blank=True)
+    request = models.BinaryField(null=True)
+    request_file = models.CharField(max_length=200, blank=True)
+    comparison = models.UUIDField(null=True)
+    """What the Runs of one `Run all` share."""
+    output = models.BinaryField(null=True)
+    output_file = models.CharField(max_length=200, blank=True)
+    output_start = models.CharField(max_length=START_LENGTH, blank=True)
+    prompt_tokens = models.PositiveIntegerField(null=True)
+    completion_tokens = models.PositiveIntegerField(null=True)
+    activations_file = models.CharField(max_length=200, blank=True)
+    activations_shape = models.JSONField(null=True)
+    deleted_at = models.DateTimeField(null=True)
+
+    objects: ClassVar[models.Manager["Run"]] = RunQuerySet.as_manager()
+
+    class Meta(Work.Meta):
+        constraints = [
+            *Work.Meta.constraints,
+            models.UniqueConstraint(fields=["user", "number"], name="run_number_once"),
+            models.CheckConstraint(
+                condition=~Q(state__in=LIVE) | Q(request__isnull=False) | ~Q(request_file=""),
+                name="run_request_while_live",
+            ),
+            models.CheckConstraint(
+                condition=Q(deleted_at__isnull=True) | ~Q(state__in=LIVE),
+                name="run_deleted_has_ended",
+            ),
+        ]
+        indexes = [
+            *Work.Meta.indexes,
+            models.Index(
+                fields=["user", "-number"],
+                condition=Q(deleted_at__isnull=True),
+                name="run_listed_by_user",
+            ),
+            models.Index(
+                fields=["comparison"], condition=Q(comparison__isnull=False), name="run_compared"
+            ),
+            models.Index(
+                fields=["finished_at"],
+                condition=~Q(activations_file=""),
+                name="run_with_activations",
+            ),
+            models.Index(
+                fields=["deleted_at"], condition=Q(deleted_at__isnull=False), name="run_deleted"
+            ),
+        ]
+
+    @property
+    def request_id(self) -> str:
+        """The id under which its request runs."""
+        return f"req_run_{self.id.hex}"
+
+    @property
+    def activations_until(self) -> datetime | None:
+        """When what it read is gone; None where it has none (C-638)."""
+        if not self.activations_file or self.finished_at is None:
+            return None
+        return self.finished_at + timedelta(seconds=settings.BASALT.run_activations_seconds)
+
+
+class RunPiece(models.Model):
+    """What a running Run gained in a moment, for who follows it; gone when the Run has ended."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="pieces", db_index=False)
+    attempt = models.UUIDField()
+    position = models.PositiveIntegerField()
+    """Counts the pieces of an attempt from 1."""
+    gains = models.BinaryField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["run", "attempt", "position"], name="run_piece_in_order"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.position} of {self.run_id}"

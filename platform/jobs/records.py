@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import ClassVar, Generic, TypeVar
+from uuid import UUID
 
 import structlog
 from django.conf import settings
@@ -57,6 +58,12 @@ class WorkRecord(Generic[W]):
         self._is_done = False
         self._failure: Failure | None = None
         self._was_lost = False
+
+    @property
+    def attempt(self) -> UUID:
+        """The attempt, which every write of its own names."""
+        assert self.work.attempt is not None
+        return self.work.attempt
 
     def columns(self, state: WorkState) -> Mapping[str, object]:
         """Return what the row keeps beside its state, once it has come to `state`.
@@ -126,8 +133,12 @@ class WorkRecord(Generic[W]):
         return ended
 
     def lose(self) -> None:
-        """Write the row of work whose process died: put back, or failed."""
-        if self.may_run_again:
+        """Write the row of work whose process died: put back, or failed.
+
+        What was only prepared had not begun, so it waits again, whatever its kind.
+        """
+        is_new = self.work.state == WorkState.QUEUED
+        if (self.runs_again or is_new) and self.work.losses < settings.BASALT.max_losses:
             self._was_lost, self.stop = True, Stop.PUT_BACK
         else:
             self._failure = job_failed()
@@ -157,7 +168,7 @@ class WorkRecord(Generic[W]):
     ) -> bool:
         """Write to the row, now in one of `states`, if it is still this attempt's."""
         rows = type(self.work)._default_manager.filter(
-            id=self.work.id, attempt=self.work.attempt, owner__isnull=False, state__in=states
+            id=self.work.id, attempt=self.attempt, owner__isnull=False, state__in=states
         )
         if rows.select_for_update().values_list("id", flat=True).first() is None:
             return False
