@@ -161,3 +161,8 @@ def _sides(
         upper -= 1
     crosses = upper < len(ends) and begins[upper] < at
     return upper, None if crosses else upper
+
+
+def read_sample(sample: bytes) -> Sample:
+    """Read a packed sample."""
+    return msgspec.msgpack.decode(sample, type=Sample)

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from uuid import UUID
 
 import httpx
 import pytest
 from django.conf import settings
 
 from tests.conftest import Caller
-from tests.live import eventually
+from tests.live import Web, eventually, web_process
 
 QUICK = {"work_poll_seconds": 0.05, "work_watch_seconds": 0.05}
 
@@ -79,18 +78,6 @@ class LoomApi:
     def on(self, node_id: str, what: str = "", body: object = None, **headers: str):
         return self.post(f"/nodes/{node_id}{what}", body, **headers)
 
-    def sibling(self, node_id: str, text: str) -> str:
-        """Write a sibling and return its id."""
-        answer = self.on(node_id, "/sibling", {"text": text})
-        assert answer.status_code == 200, answer.text
-        known = {node["id"] for node in answer.json()["nodes"]}
-        return next(iter(known - self._before(answer, text)))
-
-    def _before(self, answer, text) -> set[str]:
-        nodes = answer.json()["nodes"]
-        made = [node["id"] for node in nodes if node["text"] == text][-1]
-        return {node["id"] for node in nodes} - {made}
-
     def branch(self, node_id: str, **fields: object) -> list[dict]:
         answer = self.on(node_id, "/branch", {"model": "tiny", **fields})
         assert answer.status_code == 200, answer.text
@@ -143,5 +130,22 @@ def plant(caller: Caller) -> Callable[..., LoomApi]:
     return make
 
 
-def uuid(text: str) -> UUID:
-    return UUID(text)
+@pytest.fixture
+def unchecked(web: Web) -> Iterator[Callable[[LoomApi], LoomApi]]:
+    """Gives a Loom a client that leaves answers unchecked: checking thousands of Nodes is slow."""
+    clients: list[httpx.Client] = []
+
+    def wrap(loom: LoomApi) -> LoomApi:
+        clients.append(httpx.Client(base_url=web.address, headers=loom.client.headers, timeout=60))
+        return LoomApi(clients[-1], loom.id)
+
+    yield wrap
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture(scope="session")
+def narrow(database: None, tiny_catalogue, logs) -> Iterator[Web]:
+    """A web process in which few requests empty a bucket."""
+    with web_process(logs / "looms-narrow.log", RATE_LIMIT_PER_MINUTE="30") as running:
+        yield running

@@ -544,9 +544,9 @@ def test_a_deleted_node_goes_with_all_under_it(plant):
 
 
 @pytest.mark.row("C-576", "C-550", "C-578", "C-684")
-def test_a_full_loom_takes_no_more_nodes_and_says_how_many_fit(plant):
+def test_a_full_loom_takes_no_more_nodes_and_says_how_many_fit(plant, unchecked):
     chain = [grown(str(n), "r", "x") for n in range(1, 1997)]
-    loom = plant({"id": "r", "text": "A"}, *chain)
+    loom = unchecked(plant({"id": "r", "text": "A"}, *chain))
     node = loom.nodes()[1]["id"]
     answer = loom.on(node, "/branch", {"model": "tiny", "n": 4})
     assert answer.status_code == 409
