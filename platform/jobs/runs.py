@@ -75,7 +75,7 @@ def start(*, user_id: UUID, asked: Sequence[Asked]) -> list[Run]:
                     created_at=Now(),
                     prompt=each.prompt,
                     prompt_start=start_of(each.prompt),
-                    settings={k: v for k, v in each.body.items() if k not in APART},
+                    settings=_settings(each.body),
                     body=bodies[place].inline,
                     body_file=bodies[place].file,
                     request=requests[place].inline,
@@ -89,6 +89,18 @@ def start(*, user_id: UUID, asked: Sequence[Asked]) -> list[Run]:
         raise
     made = Run.objects.in_bulk(ids)
     return [made[run_id] for run_id in ids]
+
+
+def _settings(body: dict[str, object]) -> dict[str, object]:
+    """Return what lists show of a body: no prompt, and of Steering vectors not their numbers."""
+    settings = {name: value for name, value in body.items() if name not in APART}
+    vectors = body.get("apply_steering_vectors")
+    if isinstance(vectors, list):
+        settings["apply_steering_vectors"] = [
+            {name: value for name, value in vector.items() if name != "activations"}
+            for vector in vectors
+        ]
+    return settings
 
 
 def _take_numbers(user_id: UUID, count: int) -> int:

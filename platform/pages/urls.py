@@ -23,6 +23,7 @@ urlpatterns = [
     path("usage", usage.page, name="usage"),
     path("usage/numbers", usage.numbers, name="usage-numbers"),
     path("usage/request", token_requests.page, name="token-request"),
+    path("playground", include("pages.playground_urls")),
     path("jobs", jobs.page, name="jobs"),
     path("loom", include("pages.loom_urls")),
 ]

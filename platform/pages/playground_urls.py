@@ -1,0 +1,23 @@
+"""The addresses of the Playground, below `/playground`."""
+
+from django.urls import path
+
+from pages import playground, playground_runs, run_events, run_export, run_loom
+
+ONE = "/runs/<int:number>"
+
+urlpatterns = [
+    path("", playground.page, name="playground"),
+    path("/models", playground.models, name="playground-models"),
+    path("/tokens", playground.tokens, name="playground-tokens"),
+    path("/export", run_export.export, name="export-runs"),
+    path("/runs", playground_runs.start, name="start-runs"),
+    path(ONE, playground_runs.whole, name="run"),
+    path(f"{ONE}/events", run_events.events, name="run-events"),
+    path(f"{ONE}/branch", playground_runs.branch, name="branch-run"),
+    path(f"{ONE}/stop", playground_runs.stop, name="stop-run"),
+    path(f"{ONE}/delete", playground_runs.delete, name="delete-run"),
+    path(f"{ONE}/norms", playground_runs.norms, name="run-norms"),
+    path(f"{ONE}/activations.npy", playground_runs.numbers, name="run-numbers"),
+    path(f"{ONE}/loom", run_loom.open_in_loom, name="open-run-in-loom"),
+]

@@ -1,0 +1,159 @@
+"""Takes every page of the App; `script/screenshots` runs it, the test suite does not."""
+
+import os
+import random
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.utils import timezone
+from playwright.sync_api import Page, expect
+
+from accounts.keys import pause_key
+from accounts.models import User
+from billing.grants import grant_to_key
+from billing.models import OwnerKind, Source, UsageStatus
+from billing.owners import register
+from billing.token_requests import Answers, approve, reject, send_request
+from tests.accounts.factory import make_key, make_user
+from tests.billing.factory import make_user_with, pay, take
+from tests.browser.conftest import PageFor
+
+FOLDER = Path(os.environ["SCREENSHOTS"])
+LOOKS = [
+    (f"{size}-{colours}", {"phone": size == "phone", "color_scheme": colours})
+    for size in ("wide", "phone")
+    for colours in ("light", "dark")
+]
+PROMPT = "The keeper climbed the stairs at dusk, as every evening, and wrote in the log that"
+
+
+def busy_user() -> User:
+    """A User with keys, a month of use, and requests for tokens."""
+    user = make_user_with(allowance=5_000_000, budget=750_000)
+    user.name = "Ada Lindqvist"
+    user.save()
+    lease = register(OwnerKind.WEB)
+    draw = random.Random(3)
+    keys = [make_key(user, name)[0] for name in ("cluster", "laptop", "workshop notebook")]
+    grant_to_key(key_id=keys[0].id, tokens=400_000, by=None)
+    pause_key(key_id=keys[2].id)
+    for number in range(60):
+        began = timezone.now() - timedelta(hours=number * 9 + draw.random() * 5)
+        source = draw.choice(list(Source))
+        key = draw.choice(keys) if source in (Source.API, Source.JOB, Source.HARVEST) else None
+        prompt, output = draw.randint(200, 9_000), draw.randint(16, 4_000)
+        hold = take(
+            user,
+            prompt + output,
+            lease,
+            key_id=key and key.id,
+            source=source,
+            model=draw.choice(["desk", "told"]),
+            now=began,
+        )
+        status = draw.choice(
+            [UsageStatus.COMPLETED] * 8 + [UsageStatus.STOPPED, UsageStatus.FAILED]
+        )
+        ended = began + timedelta(seconds=draw.random() * 90)
+        pay(hold, lease, prompt, output, status=status, now=ended)
+    admin = make_user()
+    for tokens, note in ((100_000_000, None), (50_000, "Please say which Layers you need.")):
+        answers = Answers(tokens=tokens, models=["desk"], project="Norms", planned_usage="Many")
+        request = send_request(user=user, answers=answers)
+        if note is None:
+            approve(request_id=request.id, tokens=2_500_000, by=admin)
+        else:
+            reject(request_id=request.id, by=admin, note=note)
+    return user
+
+
+def take_it(page: Page, name: str, look: str, *, full: bool = False) -> None:
+    page.screenshot(path=FOLDER / f"{name}-{look}.png", full_page=full)
+
+
+def run(page: Page) -> None:
+    page.keyboard.press("Control+Enter")
+    expect(page.locator(".run").get_by_role("button", name="Open in Loom").first).to_be_visible(
+        timeout=60_000
+    )
+
+
+@pytest.fixture(scope="module")
+def busy(desk) -> User:
+    return busy_user()
+
+
+@pytest.mark.parametrize(("look", "options"), LOOKS)
+def test_plain_pages(page_for: PageFor, busy: User, look: str, options: dict) -> None:
+    page = page_for(busy, "/jobs", **options)
+    for name, path in (
+        ("jobs", "/jobs"),
+        ("api-keys", "/api-keys"),
+        ("usage", "/usage"),
+        ("usage-request", "/usage/request"),
+    ):
+        page.goto(path)
+        page.wait_for_load_state("networkidle")
+        take_it(page, name, look, full=name == "usage")
+    page.goto("/api-keys")
+    page.get_by_role("button", name="New key").click()
+    take_it(page, "api-keys-new", look)
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Menu of").first.click()
+    take_it(page, "api-keys-menu", look)
+    page.goto("/usage")
+    page.locator("#days-button").click()
+    take_it(page, "usage-days", look)
+    if options["phone"]:
+        page.goto("/jobs")
+        page.get_by_role("button", name="Navigation").click()
+        take_it(page, "navigation", look)
+
+
+def test_no_keys(page_for: PageFor) -> None:
+    page = page_for(make_user(), "/api-keys")
+    page.wait_for_load_state("networkidle")
+    take_it(page, "api-keys-none", "wide-light")
+
+
+@pytest.mark.parametrize(("look", "options"), LOOKS)
+def test_playground(
+    page_for: PageFor, busy: User, runner, engine, look: str, options: dict
+) -> None:
+    page = page_for(busy, "/playground?m=model%3Ddesk%26max_tokens%3D40%26seed%3D7", **options)
+    prompt = page.get_by_role("textbox", name="Prompt")
+    prompt.fill(PROMPT)
+    run(page)
+    take_it(page, "playground", look)
+    tokens = page.locator(".token")
+    tokens.nth(6).click()
+    take_it(page, "playground-token", look)
+    if options["phone"]:
+        page.get_by_role("button", name="Settings", exact=True).click()
+        take_it(page, "playground-settings", look)
+        page.get_by_role("button", name="Close the settings").click()
+    page.goto("/playground?m=model%3Ddesk%26read%3Dall%26max_tokens%3D24%26temperature%3D5")
+    page.get_by_role("textbox", name="Prompt").fill(PROMPT)
+    take_it(page, "playground-fault", look)
+    page.goto("/playground?m=model%3Ddesk%26read%3Dall%26max_tokens%3D24")
+    page.get_by_role("textbox", name="Prompt").fill(PROMPT)
+    run(page)
+    expect(page.locator("canvas.norms")).to_be_visible()
+    take_it(page, "playground-norms", look)
+    page.goto(
+        "/playground?view=compare&m=model%3Ddesk%26max_tokens%3D32%26temperature%3D0"
+        "&m=model%3Ddesk%26max_tokens%3D32%26temperature%3D0.7%26seed%3D1"
+    )
+    page.get_by_role("textbox", name="Prompt").fill(PROMPT)
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_role("button", name="Open in Loom")).to_have_count(2, timeout=60_000)
+    take_it(page, "playground-compare", look)
+
+
+def test_empty_playground(page_for: PageFor) -> None:
+    page = page_for(make_user(), "/playground")
+    page.wait_for_load_state("networkidle")
+    take_it(page, "playground-empty", "wide-light")
+    page.get_by_role("button", name="Add vector").click()
+    take_it(page, "playground-vector", "wide-light")
