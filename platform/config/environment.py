@@ -141,6 +141,10 @@ class Environment(BaseSettings):
         10.0, description="Seconds that running work gets to end when a process is stopped"
     )
 
+    metrics_token: SecretStr = Field(
+        SecretStr(""), description="Who sends it as a Bearer token reads `/metrics`; off when unset"
+    )
+
     # Bodies and answers.
     max_body_size: Size = Field(8 * 2**20, description="Bytes of a request body (C-037)")
     harvest_max_body_size: Size = Field(

@@ -43,6 +43,7 @@ def rings(*, reap_seconds: float) -> tuple[Ring, ...]:
         Ring("send-mails", "accounts.send_mails", 30.0),
         Ring("make-issues", "feedback.make_issues", 5 * MINUTE),
         # Kept data and its end (section 22).
+        Ring("erase", "operations.erase", 10 * MINUTE),
         Ring("forget-people", "accounts.forget", HOUR),
         Ring("forget-expired-keys", "api.forget_expired_keys", 10 * MINUTE),
     )

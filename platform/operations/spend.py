@@ -20,7 +20,7 @@ from accounts.mail import Button, Words, post_to_team
 from accounts.models import MailKind
 from billing import spend_stop
 from inference import catalogue
-from inference.fleet import Fleet
+from inference.fleet import Fleet, harvest_worker
 from operations.models import SpendDay, SpendKind, SpendSample, SpendWarning
 from operations.warm import keep_warm_now
 
@@ -73,11 +73,16 @@ def sample(fleet: Fleet, now: datetime) -> int:
             minute=minute,
             model=model.id,
             environment=env.site_environment,
-            kind=SpendKind.SERVING,
-            containers=fleet.containers(model),
+            kind=kind,
+            containers=containers,
             price_per_hour=model.price_per_hour,
         )
         for model in catalogue.current().enabled
+        for kind, containers in (
+            (SpendKind.SERVING, fleet.containers(model)),
+            (SpendKind.HARVEST, len(fleet.workers(harvest_worker(model.id)))),
+        )
+        if containers or kind is SpendKind.SERVING
     ]
     SpendSample.objects.bulk_create(rows, ignore_conflicts=True)
     return sum(row.containers for row in rows)

@@ -12,6 +12,7 @@ from billing import owners
 from inference import valkey
 from inference.client import LOST
 from inference.fleet import Fleet
+from jobs import completion_jobs
 from operations import spend, warm
 
 log = structlog.get_logger()
@@ -66,3 +67,11 @@ def keep_warm() -> None:
 def roll_up_spend() -> None:
     """Sum the samples of yesterday and today."""
     spend.roll_up(timezone.now())
+
+
+@periodic("operations.erase")
+def erase() -> None:
+    """Erase what is past its time: results of Jobs (C-637)."""
+    erased = completion_jobs.erase_expired()
+    if erased:
+        log.info("erased", jobs=erased)

@@ -42,8 +42,8 @@ class Command(BaseCommand):
             try:
                 with psycopg.connect(settings.BASALT.database_url, autocommit=True) as connection:
                     _tick(app, connection, stop)
-            except psycopg.Error as failure:
-                log.warning("the clock's lock is lost", cause=str(failure).strip())
+            except (psycopg.Error, DatabaseError) as failure:
+                log.warning("the clock lost the database", cause=str(failure).strip())
                 stop.wait(LOOK_SECONDS)
 
 
@@ -61,7 +61,7 @@ def _tick(celery: Celery, connection: psycopg.Connection, stop: threading.Event)
     try:
         while not stop.wait(LOOK_SECONDS):
             if ended.is_set():
-                raise SystemExit(1)
+                raise DatabaseError("beat ended by itself")
             connection.execute("SELECT 1")
     except psycopg.Error:
         # Another clock may have the lock by now, so this one must be silent before it asks again.
