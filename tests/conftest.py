@@ -50,6 +50,21 @@ vocab_size = 384
 """
 
 
+LONG = ("operations", "browser", "served", "harvests", "server", "inference", "engine")
+"""Folders whose files take long, the longest first."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let workers of xdist begin with what takes long, so that none is left alone at the end."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=_length)
+
+
+def _length(item: pytest.Item) -> int:
+    folder = item.path.relative_to(ROOT / "tests").parts[0]
+    return LONG.index(folder) if folder in LONG else len(LONG)
+
+
 @pytest.fixture(scope="session")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the logs of processes."""
@@ -115,6 +130,7 @@ def default_web(database: None, logs: Path) -> Iterator[Web]:
     places = {
         "CATALOGUE_PATH": str(ROOT / "deploy" / "catalogue.toml"),
         "MODELS_DIR": os.environ["MODELS_DIR"],
+        "ENGINE_MEMORY_GIB": "0.5",
     }
     log = logs / "default-worker.log"
     worker = start_process("worker", f"engine.{DEFAULT_MODEL}", log=log, **places)

@@ -54,6 +54,9 @@ class Environment(BaseSettings):
     app_url: str = Field("", description="Address of the App; that of the API when unset")
     docs_url: str = Field("", description="Address of the docs; `/docs` of the App when unset")
     discord_url: str = Field("", description="Address of the community chat, if there is one")
+    cookbook_url: str = Field(
+        "", description="Where old addresses of examples lead; the docs when unset (C-649)"
+    )
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         ("*",), description="Host names that are served, separated by commas"
     )
