@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from inference.engine import logprobs
-from inference.engine.attention import BlockStore
 from inference.engine.intake import Intake, Refusal
 from inference.engine.limits import EngineLimits, LoadFigures
 from inference.engine.loading import LoadedModel
@@ -31,6 +30,7 @@ from inference.engine.runner import Runner, StepScores, scored_positions
 from inference.engine.sampler import Sampler
 from inference.engine.scheduler import Chunk, Scheduler
 from inference.engine.sequence import Job, Sequence
+from inference.engine.store import BlockStore
 
 log = structlog.get_logger(__name__)
 
@@ -63,10 +63,11 @@ class Core:
             block_tokens=limits.block_tokens,
             dtype=loaded.stream.dtype,
             device=loaded.stream.device,
+            kernels=loaded.kernels,
         )
         self._runner = Runner(loaded, store)
         self._scheduler = Scheduler(self._cache, limits)
-        self._sampler = Sampler(loaded.stream.device)
+        self._sampler = Sampler(loaded.stream.device, loaded.kernels)
         self._intake = Intake(loaded, limits)
         self._limits = limits
         self._jobs: dict[str, Job] = {}

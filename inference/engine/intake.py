@@ -79,6 +79,7 @@ class Intake:
                 banned=(*ends, *stopping.token_ids),
                 min_tokens=stopping.min_tokens,
                 device=self._loaded.stream.device,
+                kernels=self._loaded.kernels,
             ),
             detokenizer=Detokenizer(self._alphabet, prompt.tokens),
             stops=StopWatch(stopping.texts, include=stopping.include_text),

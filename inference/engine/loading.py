@@ -1,7 +1,7 @@
 """From a folder of weights to a model that the engine can run, or a clear refusal."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from inference.engine import attention
-from inference.engine.attention import AttentionShape, LayerShape
+from inference.engine import attention, lean
+from inference.engine.attention import AttentionShape
+from inference.engine.kernels import Kernels
 from inference.engine.packing import pack
 from inference.engine.residual import Stream
+from inference.engine.store import LayerShape
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -62,6 +64,8 @@ class LoadedModel:
     end_tokens: tuple[int, ...]
     """Ids that end a text of this model."""
     max_model_len: int
+    kernels: Kernels | None = None
+    """The compiled part of a step; None runs torch's own operations throughout."""
 
 
 def load(
@@ -71,8 +75,11 @@ def load(
     device: str,
     max_model_len: int,
     report: Callable[[LoadStage], None],
+    kernels: Kernels | None = None,
 ) -> LoadedModel:
     """Load the weights in `folder` and check that this engine serves them exactly.
+
+    On a CPU, `kernels` take over what they can; on another device they are left out.
 
     Raises ModelUnsupported for an architecture that does not follow transformers' attention
     interface or a length that the model has no positions for, and OSError or ValueError for
@@ -98,7 +105,10 @@ def load(
         ) from error
     model = model.to(device).eval().requires_grad_(False)
     loaded = inspect(model, tokenizer, max_model_len)
-    pack(model, loaded.stream.device)
+    if kernels is not None and loaded.stream.device.type == "cpu":
+        lean.install(model, kernels)
+        loaded = replace(loaded, kernels=kernels)
+    pack(model)
     report(LoadStage.WEIGHTS_LOADED)
     return loaded
 

@@ -5,6 +5,8 @@ arithmetic on the same numbers (in bfloat16 to the last bit), and takes half to 
 time, so on a CPU it is the only form that runs; nothing is compiled or tuned for it.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -28,11 +30,33 @@ class PackedLinear(nn.Module):
         return out
 
 
-def pack(model: nn.Module, device: torch.device) -> None:
+def packed(linear: nn.Linear) -> nn.Module:
+    """Return the layer with packed weights, or as it is where no packed kernels exist."""
+    if linear.weight.device.type != "cpu" or not torch._C._has_mkldnn:
+        return linear
+    return PackedLinear(linear)
+
+
+def joined(linears: Sequence[nn.Linear]) -> nn.Linear:
+    """Return one layer that gives the outputs of several layers on one input, side by side.
+
+    Raises ValueError when some of them have a bias and some have none.
+    """
+    biases = [linear.bias for linear in linears if linear.bias is not None]
+    if len(biases) not in (0, len(linears)):
+        raise ValueError("Some of the linear layers have a bias and some have none.")
+    weight = torch.cat([linear.weight.detach() for linear in linears])
+    # On no device: its weights are given right after.
+    whole = nn.Linear(weight.shape[1], weight.shape[0], bias=bool(biases), device="meta")
+    whole.weight = nn.Parameter(weight, requires_grad=False)
+    if biases:
+        whole.bias = nn.Parameter(torch.cat([b.detach() for b in biases]), requires_grad=False)
+    return whole
+
+
+def pack(model: nn.Module) -> None:
     """Replace the linear layers of a model, in place, where packed kernels exist."""
-    if device.type != "cpu" or not torch._C._has_mkldnn:
-        return
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             if type(child) is nn.Linear:
-                setattr(parent, name, PackedLinear(child))
+                setattr(parent, name, packed(child))

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from inference.engine.attention import BlockLayout, BlockStore, Span
+from inference.engine.layout import BlockLayout, Span
 from inference.engine.loading import LoadedModel
 from inference.engine.prefix import BlockCopy
 from inference.engine.residual import Interventions, Participant
 from inference.engine.scheduler import Chunk
+from inference.engine.store import BlockStore
 
 
 @dataclass(frozen=True)

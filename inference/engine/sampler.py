@@ -8,8 +8,10 @@ of the vocabulary, from a generator of its own), so that a seed gives the same t
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from inference.engine.kernels import Kernels, Twister
 from inference.engine.messages import Sampling
 
 GREEDY_BELOW = 1e-5
@@ -17,6 +19,7 @@ GREEDY_BELOW = 1e-5
 
 _SEED_SPACE = 1 << 64
 _NUCLEUS = 512
+_GROUP = 256
 _ROUNDING = 1e-5
 """More than sums of float32 probabilities differ by in another order."""
 
@@ -33,13 +36,18 @@ class Draw:
         banned: Sequence[int],
         min_tokens: int,
         device: torch.device,
+        kernels: Kernels | None = None,
     ) -> None:
         self.sampling = sampling
         self.greedy = sampling.temperature < GREEDY_BELOW
-        self.generator: torch.Generator | None = None
+        self.generator: torch.Generator | Twister | None = None
+        """None draws from the generator that unseeded choices share."""
         if sampling.seed is not None and not self.greedy:
-            self.generator = torch.Generator(device=device)
-            self.generator.manual_seed((sampling.seed + choice) % _SEED_SPACE)
+            seed = (sampling.seed + choice) % _SEED_SPACE
+            if kernels is None:
+                self.generator = torch.Generator(device=device).manual_seed(seed)
+            else:
+                self.generator = kernels.twister(seed)
         self._banned = torch.tensor(list(banned), dtype=torch.int64, device=device)
         self._min_tokens = min_tokens
         self._generated = 0
@@ -61,6 +69,12 @@ class Draw:
         """The scores are changed before the temperature."""
         banned = len(self._banned) > 0 and self._generated < self._min_tokens
         return banned or self._repeats or bool(self._output)
+
+    @property
+    def filters(self) -> bool:
+        """Some tokens are dropped before the draw."""
+        asked = self.sampling
+        return asked.min_p > 0 or asked.top_k > 0 or asked.top_p < 1
 
     def adjust(self, scores: Tensor) -> None:
         """Change one row of scores, float32 `[vocabulary]`, in place.
@@ -90,7 +104,8 @@ class Draw:
 class Sampler:
     """Draws one token for each row. Unseeded choices share one generator."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, kernels: Kernels | None = None) -> None:
+        self._kernels = kernels
         self._generator = torch.Generator(device=device)
         self._generator.seed()
 
@@ -115,28 +130,63 @@ class Sampler:
         divisor = torch.tensor(temperatures, dtype=torch.float32, device=scores.device)
         scores = scores / divisor[:, None]
         for row, draw in enumerate(draws):
-            _keep(scores[row], draw.sampling)
+            if draw.filters:
+                _keep(scores[row], draw.sampling)
         probabilities = scores.softmax(-1)
         tokens = torch.empty(len(draws), dtype=torch.int64, device=scores.device)
         free = [row for row, draw in enumerate(draws) if draw.generator is None]
         if free:
             tokens[free] = self._draw_free(probabilities[free])
-        for row, draw in enumerate(draws):
-            if draw.generator is not None:
-                noise = torch.empty_like(probabilities[row]).exponential_(generator=draw.generator)
-                tokens[row] = (probabilities[row] / noise).argmax()
+        if len(free) < len(draws):
+            seeded = [row for row, draw in enumerate(draws) if draw.generator is not None]
+            tokens[seeded] = self._draw_seeded(
+                probabilities[seeded], [draws[row].generator for row in seeded]
+            )
         return tokens
 
+    def _draw_seeded(
+        self, probabilities: Tensor, generators: Sequence[torch.Generator | Twister | None]
+    ) -> Tensor:
+        """Draw from each row with its own generator: the largest probability over noise wins."""
+        twisters = [generator for generator in generators if isinstance(generator, Twister)]
+        if self._kernels is not None and len(twisters) == len(generators):
+            return self._kernels.race(probabilities, twisters)
+        noise = torch.empty_like(probabilities)
+        for row, generator in zip(noise, generators, strict=True):
+            assert isinstance(generator, torch.Generator)
+            row.exponential_(generator=generator)
+        return (probabilities / noise).argmax(-1)
+
     def _draw_free(self, probabilities: Tensor) -> Tensor:
-        """Draw from each row by the inverse of its distribution: one uniform number a row."""
-        sums = probabilities.cumsum(-1, dtype=torch.float64)
-        uniform = torch.rand(
-            (len(sums), 1), dtype=torch.float64, device=sums.device, generator=self._generator
+        """Draw from each row by the inverse of its distribution: one uniform number a row.
+
+        The number first falls into a group of tokens and then, within it, on a token.
+        """
+        padded = F.pad(probabilities, (0, -probabilities.shape[-1] % _GROUP))
+        groups = padded.view(len(padded), -1, _GROUP)
+        points = torch.rand(
+            (len(groups), 1), dtype=torch.float64, device=groups.device, generator=self._generator
         )
-        # The smallest index whose sum exceeds the point: never a token of probability 0.
-        tokens = torch.searchsorted(sums, uniform * sums[:, -1:], right=True)
-        last = probabilities.shape[-1] - 1 - probabilities.flip(-1).ne(0).int().argmax(-1)
-        return torch.minimum(tokens[:, 0], last)
+        group, points = _fall(groups.sum(-1), points)
+        own = groups[torch.arange(len(groups), device=groups.device), group[:, 0]]
+        token, _ = _fall(own, points)
+        return (group * _GROUP + token)[:, 0]
+
+
+def _fall(weights: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
+    """Return on which weight of its row each point of [0, 1) falls, and where within it.
+
+    `weights` is `[rows, size]`, `points` and both results are `[rows, 1]`.
+    """
+    sums = weights.cumsum(-1, dtype=torch.float64)
+    places = points * sums[:, -1:]
+    # The smallest index whose sum exceeds the place: never a weight of 0.
+    index = torch.searchsorted(sums, places, right=True)
+    last = weights.shape[-1] - 1 - weights.flip(-1).ne(0).int().argmax(-1, keepdim=True)
+    index = torch.minimum(index, last)
+    weight = weights.gather(-1, index).double()
+    within = (places - (sums.gather(-1, index) - weight)) / weight
+    return index, within.clamp(0, 1 - 1e-9)
 
 
 def _keep(scores: Tensor, sampling: Sampling) -> None:

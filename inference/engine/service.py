@@ -11,7 +11,7 @@ from typing import Literal
 import structlog
 import torch
 
-from inference.engine import loading
+from inference.engine import compiling, kernels, loading
 from inference.engine.core import Core
 from inference.engine.limits import EngineLimits, LoadFigures
 from inference.engine.loading import LoadStage
@@ -65,7 +65,7 @@ class Engine:
         limits: EngineLimits,
         report: Callable[[LoadStage], None],
     ) -> "Engine":
-        """Load the model in `folder`.
+        """Load the model in `folder`, with the kernels that were compiled beside it.
 
         Raises `loading.ModelUnsupported` for a model that cannot be served exactly, ValueError for
         limits under which it cannot run, and OSError for missing files.
@@ -73,7 +73,12 @@ class Engine:
         if limits.threads is not None:
             torch.set_num_threads(limits.threads)
         loaded = loading.load(
-            folder, dtype=dtype, device=device, max_model_len=max_model_len, report=report
+            folder,
+            dtype=dtype,
+            device=device,
+            max_model_len=max_model_len,
+            report=report,
+            kernels=kernels.find(folder.parent / compiling.FOLDER),
         )
         return cls(Core(loaded, limits))
 

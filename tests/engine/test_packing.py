@@ -26,7 +26,7 @@ def test_packed_equals_plain(
 
 def test_every_linear_layer_of_a_model_is_packed_where_kernels_exist() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Sequential(nn.Linear(8, 4)))
-    pack(model, torch.device("cpu"))
+    pack(model)
     kinds = [type(part) for part in model.modules() if not isinstance(part, nn.Sequential)]
     expected = PackedLinear if torch._C._has_mkldnn else nn.Linear
     assert kinds == [expected, nn.ReLU, expected]

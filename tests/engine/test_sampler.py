@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+from inference.engine.kernels import Kernels
 from inference.engine.messages import Sampling
 from inference.engine.reference import draw
 from inference.engine.sampler import Draw, Sampler
+from tests.engine.harness import house_kernels
 
 CPU = torch.device("cpu")
 DRAWS = 10_000
@@ -21,8 +23,10 @@ FILTERS = {
 }
 
 
-def _draw(sampling: Sampling, choice: int = 0) -> Draw:
-    return Draw(sampling, choice=choice, prompt=(), banned=(), min_tokens=0, device=CPU)
+def _draw(sampling: Sampling, choice: int = 0, kernels: Kernels | None = None) -> Draw:
+    return Draw(
+        sampling, choice=choice, prompt=(), banned=(), min_tokens=0, device=CPU, kernels=kernels
+    )
 
 
 def _scores(size: int = 20) -> torch.Tensor:
@@ -63,12 +67,14 @@ def test_unseeded_draws_follow_the_distribution(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILTERS)
-def test_seeded_draws_are_those_of_the_rule(name: str) -> None:
+@pytest.mark.parametrize("compiled", [True, False])
+def test_seeded_draws_are_those_of_the_rule(name: str, compiled: bool) -> None:
+    kernels = house_kernels() if compiled else None
     sampling = FILTERS[name]
     seeded = Sampling(**{f: getattr(sampling, f) for f in sampling.__struct_fields__} | {"seed": 9})
     scores = _scores(5000)
-    own, generator = _draw(seeded), torch.Generator().manual_seed(9)
-    sampler = Sampler(CPU)
+    own, generator = _draw(seeded, kernels=kernels), torch.Generator().manual_seed(9)
+    sampler = Sampler(CPU, kernels)
     for _ in range(50):
         found = sampler.sample(scores[None], [own])[0]
         assert found == draw(scores, seeded, generator)
@@ -130,6 +136,22 @@ def test_choices_of_one_seed_use_the_seeds_after_it() -> None:
     scores = _scores(5000)
     third = Sampler(CPU).sample(scores[None], [_draw(Sampling(seed=5), choice=2)])
     assert third == Sampler(CPU).sample(scores[None], [_draw(Sampling(seed=7))])
+
+
+def test_unseeded_draws_follow_a_distribution_over_a_whole_vocabulary() -> None:
+    """More tokens than a group of the draw holds; the last one may come, and nothing beyond."""
+    size = 1000
+    scores = torch.full((size,), -torch.inf)
+    places = torch.tensor([0, 255, 256, 511, 700, size - 1])
+    scores[places] = torch.tensor([0.1, 0.2, 0.3, 0.05, 0.15, 0.2]).log()
+    sampler = Sampler(CPU)
+    sampler._generator.manual_seed(12)
+    tokens = sampler.sample(scores.expand(DRAWS, -1), [_draw(Sampling())] * DRAWS)
+    seen = torch.bincount(torch.tensor(tokens), minlength=size)
+    assert seen.sum() == seen[places].sum()
+    expected = scores[places].exp() * DRAWS
+    statistic = ((seen[places] - expected) ** 2 / expected).sum()
+    assert statistic < 25.74  # The 99.99 % point for 5 degrees of freedom.
 
 
 def test_a_draw_never_takes_a_token_of_probability_zero() -> None:

@@ -1,5 +1,7 @@
 """The engine's thread: intake, aborts, drain and death."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -175,3 +177,40 @@ def test_when_the_loop_dies_every_request_fails(
         end = ends[-1]
         assert isinstance(end, Failed)
         assert end.code is FailureCode.ENGINE_DEAD
+
+
+_WORKER = """
+import hashlib, json, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import torch
+from inference.engine.messages import Sampling, Stopping
+from tests.engine.harness import Bench
+torch.set_num_threads(1)
+bench = Bench.load(Path(sys.argv[2]))
+digest = hashlib.sha256()
+requests = [
+    bench.request(
+        "The capital of France is", request_id="greedy", max_tokens=20, logprobs=5,
+        read_layers=(0, 1, 2, 3), stopping=Stopping(ignore_end=True),
+    ),
+    bench.request(
+        "Once upon a time", request_id="seeded", max_tokens=20, n=3, prompt_logprobs=-1,
+        sampling=Sampling(seed=3, top_p=0.9), stopping=Stopping(ignore_end=True),
+    ),
+]
+for answer in bench.run(requests):
+    digest.update(repr([repr(event) for event in answer.events]).encode())
+print(digest.hexdigest())
+"""
+
+
+def test_two_workers_with_empty_caches_give_the_same_numbers(tiny_folder: Path) -> None:
+    """To the last bit: nothing is chosen by what happened to be quick when a worker started."""
+    root = str(Path(__file__).resolve().parents[2])
+    command = [sys.executable, "-c", _WORKER, root, str(tiny_folder)]
+    runs = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]
+    first, second = (run.communicate(timeout=PATIENCE * 4)[0] for run in runs)
+    assert [run.returncode for run in runs] == [0, 0]
+    assert len(first) == 65
+    assert first == second

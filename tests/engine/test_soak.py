@@ -1,11 +1,14 @@
-"""Random requests with random fields, aborts, reads and steers, against the reference."""
+"""Random requests with random fields, aborts, reads and steers, against the reference.
+
+The short form of what `script/soak` runs.
+"""
 
 import gc
+import os
 import random
 
 import numpy as np
 import psutil
-import pytest
 
 from inference.engine.limits import EngineLimits
 from inference.engine.messages import (
@@ -20,9 +23,11 @@ from inference.engine.messages import (
 from inference.engine.reference import Reference
 from tests.engine.harness import Bench, assert_equal, join, reference
 
-ROUNDS = 25
+FULL = os.environ.get("SOAK") == "full"
+"""What `script/soak` asks for: 2,000 requests on the tiny model and 100 on the default one."""
+SEED = int(os.environ.get("SOAK_SEED", "17"))
 TOGETHER = 16
-CHECKED = 5
+CHECKED = TOGETHER if FULL else 5
 """Answers of a round that are compared: the reference is slow."""
 
 
@@ -86,7 +91,7 @@ def _random_request(bench: Bench, dice: random.Random, shared: list[list[int]]) 
 
 
 def _soak(bench: Bench, twin: Reference, rounds: int, together: int, checked: int) -> None:
-    dice = random.Random(17)
+    dice = random.Random(SEED)
     shared = [[dice.randrange(3, bench.loaded.vocabulary) for _ in range(60)] for _ in range(3)]
     process = psutil.Process()
     memory = 0
@@ -114,14 +119,12 @@ def _soak(bench: Bench, twin: Reference, rounds: int, together: int, checked: in
     assert process.memory_info().rss < memory + (64 << 20)
 
 
-@pytest.mark.timeout(600)
 def test_soak_on_the_tiny_model(tiny: Bench, tiny_reference: Reference) -> None:
     limits = EngineLimits(cache_bytes=61 * 4096, block_tokens=4, max_sequences=7, step_tokens=23)
     bench = tiny.fresh(limits, max_model_len=100)
-    _soak(bench, tiny_reference, ROUNDS, TOGETHER, CHECKED)
+    _soak(bench, tiny_reference, 125 if FULL else 25, TOGETHER, CHECKED)
 
 
-@pytest.mark.timeout(600)
 def test_soak_on_the_default_model(smollm2: Bench, smollm2_folder) -> None:
     bench = smollm2.fresh(EngineLimits(cache_bytes=64 << 20, max_sequences=8), max_model_len=100)
-    _soak(bench, reference(smollm2, smollm2_folder), 2, 10, 2)
+    _soak(bench, reference(smollm2, smollm2_folder), *((10, 10, 10) if FULL else (2, 10, 2)))

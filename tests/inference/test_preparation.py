@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from inference.catalogue import ModelEntry, load_catalogue
+from inference.engine import compiling
 from inference.preparation import (
     PreparationError,
     Step,
@@ -551,16 +552,31 @@ def test_a_vllm_backend_keeps_the_tokenizer_alone(shop, checkpoint):
     assert prepared(entry, shop.models) == made
 
 
-def test_tuning_runs_on_the_converted_folder_and_its_files_are_kept(shop, llama):
+def test_the_engines_kernels_are_compiled_once_for_all_models(
+    shop, llama, monkeypatch: pytest.MonkeyPatch
+) -> None:
     entry = shop.wheel_entry(shop.offer(llama))
+    prepare(entry, shop.models, quiet)
+    kernels = shop.models / compiling.FOLDER / compiling.file_name()
+    assert kernels.is_file()
+    kernels.unlink()
+    steps: list[Step] = []
+    prepare(entry, shop.models, lambda p: steps.append(p.step))
+    assert steps == [Step.COMPILE]
+    assert kernels.is_file()
+    steps.clear()
+    prepare(entry, shop.models, lambda p: steps.append(p.step))
+    assert steps == []
 
-    def tune(tuned: ModelEntry, folder: Path) -> None:
-        assert tuned is entry
-        assert (folder / "model.safetensors").is_file()
-        (folder / "kernels.json").write_text("{}")
 
-    made = prepare(entry, shop.models, quiet, tune=tune)
-    assert made.identity.files["kernels.json"] == 2
+def test_without_a_compiler_a_model_is_prepared_with_a_note(
+    shop, llama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = shop.wheel_entry(shop.offer(llama))
+    monkeypatch.setattr(compiling.shutil, "which", lambda name: None)
+    notes: list[str] = []
+    assert prepare(entry, shop.models, lambda p: notes.append(p.note)).folder.is_dir()
+    assert any("no C++ compiler" in note for note in notes)
 
 
 COMMIT = "c0ffee" * 6 + "c0ff"

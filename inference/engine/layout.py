@@ -1,0 +1,271 @@
+"""The layout of a step: where each token's keys and values go, and what each query sees."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from inference.engine.attention import AttentionShape, mixed_values
+from inference.engine.blocks import EMPTY_BLOCK
+from inference.engine.kernels import Kernels
+from inference.engine.store import BlockStore
+
+_PADDING = 1.25
+"""Sequences that generate share one call while padding adds at most so much to their keys."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """The tokens of one sequence in the packed batch."""
+
+    row: int
+    start: int
+    count: int
+    blocks: Sequence[int]
+    """All blocks of the sequence, at least those that hold position `start + count - 1`."""
+
+    @property
+    def stop(self) -> int:
+        """Tokens that stand in the cache once this step has run."""
+        return self.start + self.count
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Sequences that run one token each, in one attention call."""
+
+    first: int
+    last: int
+    table: np.ndarray
+    """int64 `[sequences, blocks]`."""
+    lengths: np.ndarray
+    """int64 `[sequences]`."""
+
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """Table and lengths as the kernels take them."""
+        return torch.from_numpy(self.table), torch.from_numpy(self.lengths)
+
+
+@dataclass
+class BlockLayout:
+    """Attention of one step over the block store.
+
+    Spans of one token come first, in order of length, so that a group of them is a slice of rows.
+    """
+
+    store: BlockStore
+    spans: Sequence[Span]
+    unread: set[str] | None = None
+    _groups: list[_Group] = field(init=False)
+    _prompts: list[tuple[Span, np.ndarray]] = field(init=False)
+    _slots: np.ndarray = field(init=False)
+    _tables: list[tuple[Tensor, Tensor]] = field(init=False)
+    _indices: dict[tuple[str, int, int], Tensor] = field(init=False, default_factory=dict)
+    _masks: dict[tuple[int, int | None], Tensor] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Lay the spans out once for all layers."""
+        size = self.store.block_tokens
+        slots: list[int] = []
+        for span in self.spans:
+            places = range(span.start, span.stop)
+            slots += [span.blocks[place // size] * size + place % size for place in places]
+        self._slots = np.array(slots, dtype=np.int64)
+        single = [span for span in self.spans if span.count == 1]
+        # The kernels go over each sequence's own blocks: nothing is padded or copied there.
+        cuts = [single] if self.store.kernels is not None and single else _by_length(single)
+        self._groups = [self._group(spans) for spans in cuts]
+        if self.store.kernels is not None:
+            self._tables = [group.tensors() for group in self._groups]
+        self._prompts = [
+            (span, np.asarray(span.blocks[: -(-span.stop // size)])[None])
+            for span in self.spans
+            if span.count > 1
+        ]
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, shape: AttentionShape
+    ) -> Tensor:
+        """See `attention.Layout.attend`."""
+        keys, values = self.store.keys[layer], self.store.values[layer]
+        kernels = self.store.kernels
+        if kernels is None:
+            slots = self._index("slots", 0, keys.shape[1])
+            keys.flatten(0, 2).index_copy_(0, slots, key.flatten(0, 1))
+            values.flatten(0, 2).index_copy_(0, slots, value.flatten(0, 1))
+        else:
+            slots = self._index("places", 0, 1)
+            kernels.keep(keys, key, slots)
+            kernels.keep(values, value, slots)
+        heads, tokens, _ = query.shape
+        out = query.new_empty(tokens, heads, value.shape[-1])
+        if kernels is None:
+            rows = query.transpose(0, 1)
+            for number, group in enumerate(self._groups):
+                part = self._attend_group(number, group, rows, keys, values, shape)
+                out[group.first : group.last] = part
+        elif self._groups:
+            self._attend_by(kernels, out, query, keys, values, shape)
+        for number, (span, _) in enumerate(self._prompts):
+            first, last = span.row, span.row + span.count
+            if span.start == 0:
+                own = key[None, :, first:last], value[None, :, first:last]
+            else:
+                index = self._index("prompt", number, keys.shape[1])
+                own = (
+                    _gather(keys, index, 1)[:, :, : span.stop],
+                    _gather(values, index, 1)[:, :, : span.stop],
+                )
+            part = self._attend_prompt(span, query[None, :, first:last], *own, shape)
+            out[first:last] = part[0].transpose(0, 1)
+        return out
+
+    def _attend_by(
+        self,
+        kernels: Kernels,
+        out: Tensor,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        shape: AttentionShape,
+    ) -> None:
+        """One query for each sequence, all in one call."""
+        table, lengths = self._tables[0]
+        kernels.attend(
+            out,
+            query[:, : len(lengths)],
+            keys,
+            values,
+            table,
+            lengths,
+            scaling=shape.scaling,
+            window=shape.window,
+            softcap=shape.softcap,
+            sinks=None if shape.sinks is None else shape.sinks.float(),
+        )
+
+    def _attend_group(
+        self,
+        number: int,
+        group: _Group,
+        rows: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        shape: AttentionShape,
+    ) -> Tensor:
+        """One query for each sequence; heads that share keys become rows of one small matrix."""
+        sequences = group.last - group.first
+        kv_heads = keys.shape[1]
+        query = rows[group.first : group.last]
+        heads, dim = query.shape[1:]
+        query = query.reshape(sequences, kv_heads, heads // kv_heads, dim)
+        index = self._index("group", number, kv_heads)
+        key, value = _gather(keys, index, sequences), _gather(values, index, sequences)
+        mask = self._mask(
+            (number, shape.window), lambda: self._group_mask(group, key.shape[2], shape.window)
+        )
+        sinks = None if shape.sinks is None else shape.sinks.view(1, kv_heads, -1, 1)
+        out = mixed_values(query, key, value, mask, shape, sinks)
+        return out.reshape(sequences, heads, -1)
+
+    def _attend_prompt(
+        self, span: Span, query: Tensor, key: Tensor, value: Tensor, shape: AttentionShape
+    ) -> Tensor:
+        """Many queries of one sequence."""
+        shared = query.shape[1] // key.shape[1]
+        if shared > 1:
+            key, value = (
+                part[:, :, None].expand(-1, -1, shared, -1, -1).flatten(1, 2)
+                for part in (key, value)
+            )
+        simple = shape.softcap is None and shape.sinks is None
+        window = shape.window if shape.window is not None and shape.window < span.stop else None
+        if simple and span.start == 0 and window is None:
+            return F.scaled_dot_product_attention(
+                query, key, value, is_causal=True, scale=shape.scaling
+            )
+        mask = self._mask((-1 - span.row, window), lambda: self._prompt_mask(span, window))
+        sinks = None if shape.sinks is None else shape.sinks.view(1, -1, 1, 1)
+        return mixed_values(query, key, value, mask, shape, sinks)
+
+    def _group(self, spans: Sequence[Span]) -> _Group:
+        width = -(-spans[-1].stop // self.store.block_tokens)
+        table = np.full((len(spans), width), EMPTY_BLOCK, dtype=np.int64)
+        for row, span in enumerate(spans):
+            used = -(-span.stop // self.store.block_tokens)
+            table[row, :used] = span.blocks[:used]
+        lengths = np.array([span.stop for span in spans])
+        first = spans[0].row
+        return _Group(first, first + len(spans), table, lengths)
+
+    def _group_mask(self, group: _Group, width: int, window: int | None) -> Tensor:
+        places = np.arange(width)
+        seen = places < group.lengths[:, None]
+        if window is not None:
+            seen &= places >= group.lengths[:, None] - window
+        return self._additive(seen)[:, None, None, :]
+
+    def _prompt_mask(self, span: Span, window: int | None) -> Tensor:
+        places, rows = np.arange(span.stop), np.arange(span.start, span.stop)[:, None]
+        seen = places <= rows
+        if window is not None:
+            seen &= places > rows - window
+        return self._additive(seen)
+
+    def _additive(self, seen: np.ndarray) -> Tensor:
+        numbers = np.where(seen, np.float32(0), np.float32(-np.inf))
+        return self._tensor(numbers).to(self.store.dtype)
+
+    def _mask(self, key: tuple[int, int | None], make: Callable[[], Tensor]) -> Tensor:
+        """Masks are the same in all layers of one window."""
+        mask = self._masks.get(key)
+        if mask is None:
+            mask = self._masks[key] = make()
+        return mask
+
+    def _index(self, what: str, number: int, heads: int) -> Tensor:
+        """Return places of the new tokens, or rows of a pool: theirs, or of a table's blocks.
+
+        The same in all layers with so many heads.
+        """
+        index = self._indices.get((what, number, heads))
+        if index is None:
+            if what == "places":
+                rows = self._slots
+            elif what == "slots":
+                blocks, places = np.divmod(self._slots, self.store.block_tokens)
+                rows = (blocks * heads + np.arange(heads)[:, None]) * self.store.block_tokens
+                rows = rows + places
+            else:
+                groups = what == "group"
+                table = self._groups[number].table if groups else self._prompts[number][1]
+                rows = table[:, None] * heads + np.arange(heads)[:, None]
+            index = self._indices[what, number, heads] = self._tensor(rows.reshape(-1))
+        return index
+
+    def _tensor(self, values: np.ndarray) -> Tensor:
+        return torch.from_numpy(values).to(self.store.device)
+
+
+def _by_length(spans: Sequence[Span]) -> list[list[Span]]:
+    """Cut spans that come in order of length into groups with little padding."""
+    groups: list[list[Span]] = []
+    total = 0
+    for span in spans:
+        total += span.stop
+        if groups and span.stop * (len(groups[-1]) + 1) <= _PADDING * total:
+            groups[-1].append(span)
+        else:
+            groups.append([span])
+            total = span.stop
+    return groups
+
+
+def _gather(pool: Tensor, index: Tensor, sequences: int) -> Tensor:
+    """Return the blocks of sequences as `[sequences, heads, tokens, dim]`, contiguous."""
+    _, heads, tokens, dim = pool.shape
+    rows = pool.view(-1, tokens * dim).index_select(0, index)
+    return rows.view(sequences, heads, -1, dim)

@@ -1,0 +1,64 @@
+"""Where the keys and values of all sequences lie."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from inference.engine.kernels import Kernels
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """The keys and values that one attention layer stores for each token."""
+
+    heads: int
+    key_dim: int
+    value_dim: int
+
+
+class BlockStore:
+    """Keys and values of every layer: `[blocks, heads, block_tokens, dim]`. Block 0 is zeros.
+
+    A head's tokens lie together, so that a sequence's blocks, gathered head by head, are the
+    contiguous `[heads, tokens, dim]` that attention reads fastest.
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[LayerShape],
+        *,
+        blocks: int,
+        block_tokens: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        kernels: Kernels | None = None,
+    ) -> None:
+        self.block_tokens = block_tokens
+        self.device = device
+        self.dtype = dtype
+        self.kernels = kernels
+
+        def zeros(heads: int, dim: int) -> Tensor:
+            # Zeros are pages that the system has not given out yet, so an unused pool is free.
+            return torch.zeros((blocks + 1, heads, block_tokens, dim), dtype=dtype, device=device)
+
+        self.keys = [zeros(shape.heads, shape.key_dim) for shape in shapes]
+        self.values = [zeros(shape.heads, shape.value_dim) for shape in shapes]
+
+    @staticmethod
+    def block_bytes(shapes: Sequence[LayerShape], block_tokens: int, dtype: torch.dtype) -> int:
+        """Return what one block takes over all layers, in bytes."""
+        numbers = sum(shape.heads * (shape.key_dim + shape.value_dim) for shape in shapes)
+        return numbers * block_tokens * dtype.itemsize
+
+    def copy(self, source: int, target: int) -> None:
+        """Copy a block in all layers."""
+        for pool in (*self.keys, *self.values):
+            pool[target] = pool[source]
+
+    def clear(self, blocks: Sequence[int]) -> None:
+        """Write zeros, so that no number of a failed sequence can reach another one."""
+        for pool in (*self.keys, *self.values):
+            pool[list(blocks)] = 0
