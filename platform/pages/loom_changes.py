@@ -92,9 +92,18 @@ def import_file(request: AppRequest) -> HttpResponse:
     if sent.size is None or sent.size > most:
         raise invalid("file", f"The file has more than {most // 2**20} MiB.")
     value = read_json(sent.read())
-    file = read_foreign(value) or loom_file(value)
+    file = read_foreign(value) or loom_file(in_words(value))
     loom = exchange.import_loom(user_id=request.user.id, file=file, from_app=True)
     return JsonResponse({"id": str(loom.id)}, status=201)
+
+
+def in_words(value: object) -> object:
+    """Return what may be a Loom file; people read of a file's names as they stand in it (A-369)."""
+    if not isinstance(value, dict):
+        raise invalid("file", "The file is no Loom: it has no names at its top.")
+    if "nodes" not in value:
+        raise invalid("file", 'The file is no Loom: "nodes" is missing.')
+    return value
 
 
 @changes

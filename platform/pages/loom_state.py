@@ -17,7 +17,7 @@ from looms.models import Loom, Node, ViewState
 from looms.options import NodeRequest, read_options
 from looms.reads import NodeRow, node_rows
 from looms.tokens import Sample, TokenLists, read_lists
-from looms.tree import NodeMissing, Status
+from looms.tree import GROWING, NodeMissing, Status
 from pages.templatetags.models import model_name
 
 
@@ -32,6 +32,8 @@ class PageNode(msgspec.Struct, frozen=True, kw_only=True):
     changed: int
     mean: float | None
     """Mean log probability of its tokens; None where there are none."""
+    model: str | None = None
+    """The id of the model that it waits for or grows with; None for an ended one."""
     code: str | None = None
     """The error's code, for a failed one."""
     reason: str | None = None
@@ -133,9 +135,16 @@ def page_nodes(rows: Iterable[NodeRow]) -> Iterable[PageNode]:
             text=row.text,
             changed=row.changed,
             mean=mean_of(row.logprobs),
+            model=growing_model(row),
             code=error.code if error else None,
             reason=error.message if error else None,
         )
+
+
+def growing_model(row: NodeRow) -> str | None:
+    """Return the model of a Node that grows."""
+    request = read_options(row.options) if row.status in GROWING else None
+    return request.model if request else None
 
 
 def mean_of(logprobs: str | None) -> float | None:

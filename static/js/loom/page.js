@@ -10,6 +10,7 @@ import { nameRow, startList } from "./looms.js";
 import { Picture } from "./map.js";
 import { Rows } from "./rows.js";
 import { Settings } from "./settings.js";
+import { watchStart } from "./starting.js";
 import { Text } from "./text.js";
 import { Tree } from "./tree.js";
 
@@ -95,7 +96,8 @@ async function branch() {
   } catch (fault) {
     const isMarked = fault.param && settings.refuse(fault.param, fault.message);
     byId("branch-fault").hidden = isMarked;
-    byId("branch-fault").textContent = fault.message;
+    // The way to more tokens is a link, not an address in the text.
+    byId("branch-fault").textContent = fault.message.replace(/ Ask for more tokens at \S+\.$/, "");
     if (fault.code === "budget_exceeded") {
       const link = Object.assign(document.createElement("a"), {
         href: "/usage/request",
@@ -220,5 +222,6 @@ const first = JSON.parse(byId("loom-state").textContent);
 tree.folded = new Set(first.folded);
 settings.fill(first.last);
 took(first, first.selected);
+watchStart(byId("start-line"), tree);
 startKeys(tree, press);
 startList(byId("loom-columns"), page.dataset.loom);
