@@ -323,6 +323,7 @@ BOUNDS = {
 LENGTHS = {
     "too_short": ("min_length", "a length of at least"),
     "too_long": ("max_length", "a length of at most"),
+    "string_too_short": ("min_length", "a length of at least"),
 }
 
 

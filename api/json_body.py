@@ -13,8 +13,10 @@ DEPTH = 64
 """Levels of lists and objects in a body at most."""
 
 
-def read_json(body: bytes) -> object:
+def read_json(body: bytes, *, depth: int = DEPTH) -> object:
     """Return the value of a body.
+
+    depth: levels of lists and objects at most.
 
     Raises:
         Failure: `bad_json`, also for NaN, infinities, numbers beyond a float, deep nesting, a name
@@ -34,10 +36,10 @@ def read_json(body: bytes) -> object:
     except json.JSONDecodeError as error:
         raise bad_json(f"{error.msg} at character {error.pos}") from None
     except RecursionError:
-        raise bad_json(f"it is nested more than {DEPTH} levels deep") from None
+        raise bad_json(f"it is nested more than {depth} levels deep") from None
     except ValueError as error:
         raise bad_json(str(error)) from None
-    _check_depth(value)
+    _check_depth(value, depth)
     return value
 
 
@@ -69,12 +71,12 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _check_depth(value: object) -> None:
+def _check_depth(value: object, depth: int) -> None:
     """Walk the lists and objects of a value, one level after the other."""
     level: list[dict[str, object] | list[object]] = (
         [value] if isinstance(value, dict | list) else []
     )
-    for _ in range(DEPTH):
+    for _ in range(depth):
         level = [
             inner
             for outer in level
@@ -83,4 +85,4 @@ def _check_depth(value: object) -> None:
         ]
         if not level:
             return
-    raise bad_json(f"it is nested more than {DEPTH} levels deep")
+    raise bad_json(f"it is nested more than {depth} levels deep")

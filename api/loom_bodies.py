@@ -19,6 +19,7 @@ from looms.exchange import (
     marks_of,
     options_of,
 )
+from looms.foreign import read_foreign
 from looms.options import BranchOptions, NodeRequest
 from looms.tree import Status
 
@@ -236,3 +237,16 @@ def _error(value: object) -> str | None:
         error.type = "upstream_error"
     written = {"type": error.type, "param": error.param, "code": error.code}
     return msgspec.json.encode({**msgspec.to_builtins(error), **written}).decode()
+
+
+def any_loom_file(value: object) -> LoomFile:
+    """Check a Loom file, or the file of another loom tool, and return it as a Loom file.
+
+    Raises:
+        Failure: 400 that says what is wrong with it.
+    """
+    try:
+        foreign = read_foreign(value)
+    except FileFault as fault:
+        raise invalid(None, str(fault)) from None
+    return loom_file(value) if foreign is None else foreign

@@ -397,6 +397,31 @@ ROUTES: tuple[Route, ...] = (
         },
     ),
     Route(
+        path="/v1/lab/looms/import",
+        operations={
+            "POST": Operation(
+                operation_id="lab.importLoom",
+                tag="lab",
+                handler="api.loom_lab:ImportAnyLoom",
+                bucket=Bucket.OTHER,
+                idempotent=True,
+                documented=False,
+            )
+        },
+    ),
+    Route(
+        path="/v1/lab/looms/{loom_id}/provenance",
+        operations={
+            "GET": Operation(
+                operation_id="lab.getLoomProvenance",
+                tag="lab",
+                handler="api.loom_lab:ReadProvenance",
+                bucket=Bucket.OTHER,
+                documented=False,
+            )
+        },
+    ),
+    Route(
         path="/v1/chat/completions",
         operations={
             "POST": Operation(

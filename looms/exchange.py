@@ -248,7 +248,7 @@ def check_count(count: int) -> None:
     if count > most:
         raise FileFault(f"A Loom has at most {most} Nodes: this file has {count}.")
     if not count:
-        raise FileFault("The file has no Nodes.")
+        raise FileFault("The file has no Nodes: `nodes` is empty.")
 
 
 def placed(file_nodes: Sequence[FileNode]) -> list[Node]:
