@@ -53,7 +53,7 @@ def shape_of(seen: Standing) -> HarvestJob:
     shape = HarvestJob(
         job_id=str(harvest.id),
         run_id=str(harvest.id),
-        status=seen.status,  # type: ignore[arg-type]
+        status=seen.status,
         model=harvest.model,
         n_prompts=harvest.n_prompts,
         reserved_tokens=harvest.reserved_tokens,
@@ -100,8 +100,8 @@ def progress_of(seen: Standing) -> HarvestProgress:
     harvest_shards = run.n_shards if run is not None and run.n_shards is not None else 0
     return HarvestProgress(
         job_id=str(seen.harvest.id),
-        status=seen.status,  # type: ignore[arg-type]
-        stage=run.stage if run is not None else None,  # type: ignore[arg-type]
+        status=seen.status,
+        stage=run.stage if run is not None else None,
         tokens_read=run.tokens_read if run is not None else 0,
         tokens_total=run.tokens_total if run is not None else 0,
         shards_written=run.shards_written if run is not None else 0,

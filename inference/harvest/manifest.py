@@ -26,7 +26,7 @@ def write_statistics(
     """Write `mean` and `std`, float32 `[layers, width]`, and `layer_indices` (C-506)."""
     mean = np.stack([layer.moments.mean() for layer in statistics])
     deviation = np.stack([layer.moments.deviation() for layer in statistics])
-    tensors = {
+    tensors: dict[str, np.ndarray] = {
         "mean": mean.astype(np.float32),
         "std": deviation.astype(np.float32),
         "layer_indices": np.array(layers, dtype=np.int64),

@@ -116,8 +116,9 @@ class WholeSequences:
 
 def _sequences(packed: Tensor, run: Run) -> Tensor:
     """Return a run's part of `[heads, tokens, dim]` as `[sequences, heads, length, dim]`."""
+    heads, _, dim = packed.shape
     part = packed[:, run.row : run.stop]
-    return part.unflatten(1, (run.sequences, run.length)).transpose(0, 1)
+    return part.reshape(heads, run.sequences, run.length, dim).transpose(0, 1)
 
 
 def _all_heads(part: Tensor, shared: int) -> Tensor:

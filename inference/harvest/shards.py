@@ -113,7 +113,7 @@ class ShardFile:
         `layer` counts along the Layer axis.
         """
         place = self.layout.rows[prompt]
-        data = memoryview(rows.view(torch.uint8).numpy()).cast("B")
+        data = memoryview(rows.view(torch.uint8).numpy().data).cast("B")
         if rows.shape != place.shape[1:] or len(data) * place.shape[0] != place.stop - place.start:
             raise ValueError(f"rows of the shape {tuple(rows.shape)} for {place}")
         self._write(data, self._at(place) + layer * len(data))

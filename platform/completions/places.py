@@ -163,8 +163,8 @@ class Places:
     def _try_sets(self, most: dict[str, int], member: str) -> bool:
         """Take a place in each of these sets, which hold so many at most, or in none."""
         with self._lock:
-            args = [member, LEASE_MS, *most.values()]
-            taken = bool(self._take(keys=list(most), args=args))
+            limits = [LEASE_MS, *most.values()]
+            taken = bool(self._take(keys=list(most), args=[member, *limits]))
             if taken:
                 self._held |= {(name, member) for name in most}
         return taken

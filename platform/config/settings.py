@@ -93,11 +93,11 @@ TEMPLATES = [
 ]
 
 
-def _file_storage() -> dict[str, Any]:
+def file_storage(env: Environment) -> dict[str, Any]:
     """Django's form of `FILE_STORAGE`: a folder, or a bucket of an S3-compatible storage."""
-    if not BASALT.file_storage:
+    if not env.file_storage:
         return {"BACKEND": "django.core.files.storage.FileSystemStorage"}
-    parts = urlsplit(BASALT.file_storage)
+    parts = urlsplit(env.file_storage)
     options: dict[str, Any] = {
         "bucket_name": parts.netloc,
         "location": parts.path.strip("/"),
@@ -106,10 +106,10 @@ def _file_storage() -> dict[str, Any]:
         "signature_version": "s3v4",
     }
     given = {
-        "endpoint_url": BASALT.s3_endpoint_url,
-        "region_name": BASALT.s3_region,
-        "access_key": BASALT.s3_access_key,
-        "secret_key": BASALT.s3_secret_key,
+        "endpoint_url": env.s3_endpoint_url,
+        "region_name": env.s3_region,
+        "access_key": env.s3_access_key,
+        "secret_key": env.s3_secret_key,
     }
     options |= {name: value for name, value in given.items() if value}
     return {"BACKEND": "storages.backends.s3.S3Storage", "OPTIONS": options}
@@ -118,7 +118,7 @@ def _file_storage() -> dict[str, Any]:
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [ROOT / "static"]
 STORAGES = {
-    "default": _file_storage(),
+    "default": file_storage(BASALT),
     "staticfiles": {"BACKEND": "whitenoise.storage.CompressedStaticFilesStorage"},
 }
 WHITENOISE_USE_FINDERS = True

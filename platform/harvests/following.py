@@ -126,8 +126,8 @@ def begin(record: HarvestRecord) -> Held:
     except ledger.OwnerLost:
         return _hold(record, replace_owner(owner))
     except BudgetExceeded as short:
-        refused = budget_exceeded(short, harvest.reserved_tokens)
-        raise replace(refused, code="insufficient_quota") from None
+        poor = budget_exceeded(short, harvest.reserved_tokens)
+        raise replace(poor, code="insufficient_quota") from None
 
 
 def _hold(record: HarvestRecord, owner: UUID) -> Held:

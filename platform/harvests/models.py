@@ -1,5 +1,8 @@
 """What is kept of a harvest: the row that people see, its input, and its run."""
 
+from typing import ClassVar
+from uuid import UUID
+
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
@@ -14,6 +17,18 @@ class Size(models.TextChoices):
 
     SMALL = "small"
     LARGE = "large"
+
+
+class HarvestQuerySet(models.QuerySet["Harvest"]):
+    """Reads of harvests."""
+
+    def of(self, user_id: UUID) -> "HarvestQuerySet":
+        """Return the harvests of a User (C-015)."""
+        return self.filter(user_id=user_id)
+
+    def live(self) -> "HarvestQuerySet":
+        """Return the harvests that are pending or running."""
+        return self.filter(state__in=LIVE)
 
 
 class Harvest(Work):
@@ -31,6 +46,8 @@ class Harvest(Work):
     """Whether its files hold projections (C-505)."""
     tokens = models.BigIntegerField(null=True)
     """What it paid, written with its end (C-483)."""
+
+    objects: ClassVar[models.Manager["Harvest"]] = HarvestQuerySet.as_manager()
 
     class Meta(Work.Meta):
         constraints = [

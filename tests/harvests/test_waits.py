@@ -1,5 +1,6 @@
 """Reads that wait for a change."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -38,7 +39,8 @@ class Waiting:
     def leave(self) -> None:
         transport = self.client._transport
         for each in transport._pool._connections:  # type: ignore[attr-defined]
-            each._connection._network_stream.close()
+            stream = each._connection._network_stream
+            stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
 
 def places_taken() -> int:
