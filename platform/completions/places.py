@@ -1,4 +1,4 @@
-"""Places: how many Completions of a key run or wait, requests a model has in flight, and reads wait.
+"""Places of a key's Completions, of requests in flight to a model, and of reads that wait.
 
 A place is a member of a sorted set in Valkey, scored by the time at which its lease runs out, by
 Valkey's own clock. Whoever holds places renews them from one thread of its process; when the
