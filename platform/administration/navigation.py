@@ -42,7 +42,7 @@ RECORDS: Sequence[Entry] = (
     Entry("Holds", "admin:billing_hold_changelist", "hourglass"),
     Entry("Changes of the stop", "admin:billing_spendstop_changelist", "front_hand"),
     Entry("Mails", "admin:accounts_mail_changelist", "outgoing_mail"),
-    Entry("Log", "admin:admin_logentry_changelist", "history"),
+    Entry("Log", "admin:accounts_adminaction_changelist", "history"),
 )
 """Records, to read."""
 

@@ -63,7 +63,6 @@ def admins_only(view: View[P]) -> View[P]:
 class BasaltAdminSite(UnfoldAdminSite):  # type: ignore[misc]
     """Django's admin behind the App's sign-in."""
 
-    enable_nav_sidebar = False
     index_title = "Admin"
 
     def has_permission(self, request: HttpRequest) -> bool:
