@@ -85,6 +85,7 @@ class Runner:
         self._client = Inference()
         self._wake = asyncio.Event()
         self._stopping = False
+        self._over = False
         self._taking = asyncio.Lock()
 
     @property
@@ -101,7 +102,8 @@ class Runner:
         await self._client.start()
         watching = asyncio.create_task(self._watch())
         try:
-            while not self._stopping:
+            # While it stops, the work in hand still ends in this loop.
+            while not self._over:
                 self._wake.clear()
                 await self._look()
                 with contextlib.suppress(TimeoutError):
@@ -125,6 +127,7 @@ class Runner:
         if tasks:
             # A database that is away must not keep the process: the lease runs out then.
             await asyncio.wait(tasks, timeout=PUT_BACK_SECONDS)
+        self._over = True
         self.ring()
 
     async def _look(self) -> None:
