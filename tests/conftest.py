@@ -54,15 +54,27 @@ LONG = ("operations", "browser", "served", "harvests", "server", "inference", "e
 """Folders whose files take long, the longest first."""
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let workers of xdist begin with what takes long, so that none is left alone at the end."""
-    if hasattr(config, "workerinput"):
-        items.sort(key=_length)
+    """Put the files into the order in which workers of xdist take them.
+
+    First come those whose every test is rolled back, because they may claim something of whole
+    tables; then what takes long, so that no worker is left alone with it at the end.
+    """
+    if not hasattr(config, "workerinput"):
+        return
+    keeps = {item.path for item in items if not _is_rolled_back(item)}
+
+    def place(item: pytest.Item) -> tuple[bool, int]:
+        folder = item.path.relative_to(ROOT / "tests").parts[0]
+        return item.path in keeps, LONG.index(folder) if folder in LONG else len(LONG)
+
+    items.sort(key=place)
 
 
-def _length(item: pytest.Item) -> int:
-    folder = item.path.relative_to(ROOT / "tests").parts[0]
-    return LONG.index(folder) if folder in LONG else len(LONG)
+def _is_rolled_back(item: pytest.Item) -> bool:
+    marker = item.get_closest_marker("django_db")
+    return marker is not None and not marker.kwargs.get("transaction")
 
 
 @pytest.fixture(scope="session")

@@ -256,6 +256,15 @@ def test_one_clock_of_a_site_ticks(first: Up) -> None:
         assert row is not None
         return int(row[0])
 
+    def asks() -> bool:
+        with psycopg.connect(url) as connection:
+            return bool(
+                connection.execute(
+                    "SELECT 1 FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+                    " AND query LIKE 'SELECT pg_try_advisory_lock%'"
+                ).fetchall()
+            )
+
     wait_for(lambda: clocks(granted=True) == 1, "the clock has its lock")
     with subprocess.Popen(
         [sys.executable, ROOT / "manage.py", "clock"],
@@ -265,6 +274,7 @@ def test_one_clock_of_a_site_ticks(first: Up) -> None:
         text=True,
     ) as second:
         try:
+            wait_for(asks, "the second clock asks for the lock")
             seen = bells()
             wait_for(lambda: bells() >= seen + 2, "the clock rings twice", 60)
             assert clocks(granted=True) == 1
