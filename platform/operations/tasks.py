@@ -12,7 +12,8 @@ from billing import owners
 from inference import valkey
 from inference.client import LOST
 from inference.fleet import Fleet
-from jobs import completion_jobs
+from jobs import completion_jobs, runs
+from looms import erasure
 from operations import spend, warm
 
 log = structlog.get_logger()
@@ -71,7 +72,11 @@ def roll_up_spend() -> None:
 
 @periodic("operations.erase")
 def erase() -> None:
-    """Erase what is past its time: results of Jobs (C-637)."""
-    erased = completion_jobs.erase_expired()
-    if erased:
-        log.info("erased", jobs=erased)
+    """Erase what is past its time: of Jobs (C-637), of Runs (C-638, C-639), of Looms (C-639)."""
+    erased = {
+        "jobs": completion_jobs.erase_expired(),
+        "runs": runs.erase_expired(),
+        "looms": erasure.erase_deleted(),
+    }
+    if any(erased.values()):
+        log.info("erased", **erased)
