@@ -8,7 +8,7 @@ anew and follows the same run (C-515, C-610, C-675).
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -89,6 +89,10 @@ class HarvestKind(Kind[HarvestRecord]):
         """As for all work."""
         return settings.BASALT.max_work_in_runner
 
+    def full(self) -> Collection[str]:
+        """Return the models whose harvest workers are busy."""
+        return runs.full_models()
+
     def record(self, work: Harvest) -> HarvestRecord:
         """Return the record of an attempt."""
         return HarvestRecord(work)
@@ -118,8 +122,6 @@ def begin(record: HarvestRecord) -> Held:
         check_background(harvest)
     except Failure as refused:
         raise replace(refused, code="unauthenticated") from None
-    if runs.must_wait(harvest):
-        raise NotYet(f"{harvest.model} runs another harvest", model=harvest.model)
     owner = current_owner()
     try:
         return _hold(record, owner)
@@ -143,7 +145,8 @@ def _hold(record: HarvestRecord, owner: UUID) -> Held:
             owner=owner,
         )
         record.held()
-        runs.ask(harvest)
+        if not runs.ask(harvest):
+            raise NotYet(f"{harvest.model} runs another harvest", model=harvest.model)
     return Held(hold.id, owner)
 
 
@@ -226,7 +229,7 @@ def end(record: HarvestRecord, held: Held, run: HarvestRun | None) -> None:
     run had started pays the whole Hold; any other pays nothing (C-351 to C-353, C-511).
     """
     if run is not None and run.tokens is not None:
-        with contextlib.suppress(_Cancelled):
+        with contextlib.suppress(_Cancelled, RecordLost):
             _settle_done(record, held, run.tokens)
             return
     owes = _was_cancelled(record) and _has_started(record)
@@ -247,13 +250,11 @@ def _settle_done(record: HarvestRecord, held: Held, tokens: int) -> None:
         state = rows.select_for_update().values_list("state", flat=True).first()
         if state == WorkState.CANCELLED:
             raise _Cancelled
-        if ended and state in LIVE:
-            record.done()
-            record.paid()
-        elif ended:
-            raise RecordLost(f"{record.work.id} is not this attempt's any more")
-        else:
+        if not ended or state not in LIVE:
             record.stop = Stop.LOST
+            raise RecordLost(f"{record.work.id} is not this attempt's any more")
+        record.done()
+        record.paid()
 
 
 def _settle(record: HarvestRecord, held: Held, tokens: int, counted: Counted) -> bool:

@@ -12,7 +12,7 @@ import structlog
 from celery import current_app
 from django.conf import settings
 from django.db import connection
-from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 
 from completions.failures import Failure, restored, stored
@@ -39,12 +39,54 @@ WHERE harvest_id = (
   ORDER BY h.created_at, h.id LIMIT 1 FOR UPDATE OF r SKIP LOCKED
 ) AND stage = 'asked' RETURNING harvest_id
 """
+_BUSY = Q(stage=Stage.ASKED, harvest__state=WorkState.RUNNING) | Q(
+    stage=Stage.STARTED, harvest__state__in=LIVE
+)
+"""A run counts from when a harvest that holds its tokens asked for it, and while a worker has it,
+whoever follows it."""
+_LOCKS = 0x68617276
+"""The first number of the advisory locks of a model's runs."""
 _CLOCKS = "SELECT now(), pg_postmaster_start_time()"
 
 
-def ask(harvest: Harvest) -> None:
-    """Ask for the run of a harvest, once; one that was asked for before goes on."""
+def ask(harvest: Harvest) -> bool:
+    """Ask for the run of a harvest, once; one that began goes on and is only followed.
+
+    False when other runs of the model, or older harvests about to ask, have all its workers: then
+    nothing is asked. Until the transaction ends nobody else asks for a run of this model.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", [_LOCKS, harvest.model])
+    if HarvestRun.objects.filter(harvest_id=harvest.id).exclude(stage=Stage.ASKED).exists():
+        return True
+    others = _going_on(harvest.model).exclude(harvest_id=harvest.id).count()
+    older = Q(created_at__lt=harvest.created_at) | Q(
+        created_at=harvest.created_at, id__lt=harvest.id
+    )
+    before = Harvest.objects.filter(
+        older, model=harvest.model, state=WorkState.QUEUED, owner__isnull=False
+    ).count()
+    if others + before >= settings.BASALT.harvest_runs_per_model:
+        return False
     HarvestRun.objects.get_or_create(harvest_id=harvest.id, defaults={"model": harvest.model})
+    return True
+
+
+def full_models() -> list[str]:
+    """Return the models whose workers are all busy, or about to be."""
+    going_on = HarvestRun.objects.filter(_BUSY).values_list("model")
+    counted = going_on.annotate(count=Count("harvest_id"))
+    full = counted.filter(count__gte=settings.BASALT.harvest_runs_per_model)
+    # A harvest whose own run goes on must be taken up again all the same.
+    left = HarvestRun.objects.filter(
+        harvest__state=WorkState.QUEUED, harvest__owner__isnull=True
+    ).exclude(stage=Stage.ASKED)
+    alone = set(left.values_list("model", flat=True))
+    return [model for model, _ in full if model not in alone]
+
+
+def _going_on(model_id: str) -> QuerySet[HarvestRun]:
+    return HarvestRun.objects.filter(_BUSY, model=model_id)
 
 
 def ring(model_id: str) -> None:
@@ -176,19 +218,3 @@ def lose(run: HarvestRun) -> bool:
         harvest_id=run.harvest_id, worker=run.worker, seen_at=run.seen_at, stage=Stage.STARTED
     )
     return silent.update(stage=Stage.ASKED, worker=None) > 0
-
-
-def must_wait(harvest: Harvest) -> bool:
-    """Whether other runs of the model have all its workers; a run that began is followed at once.
-
-    A run counts from when it is asked for by a harvest that holds its tokens, and as long as a
-    worker has it, whoever follows it.
-    """
-    began = [Stage.STARTED, Stage.DONE, Stage.FAILED]
-    if HarvestRun.objects.filter(harvest_id=harvest.id, stage__in=began).exists():
-        return False
-    asked = Q(stage=Stage.ASKED, harvest__state=WorkState.RUNNING)
-    started = Q(stage=Stage.STARTED, harvest__state__in=LIVE)
-    others = HarvestRun.objects.filter(asked | started, model=harvest.model)
-    count = others.exclude(harvest_id=harvest.id).count()
-    return count >= settings.BASALT.harvest_runs_per_model

@@ -1,6 +1,7 @@
 """The kinds of background work that the runner knows; each registers where it lives."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from typing import Any, ClassVar, Generic, TypeVar
 
 from inference.backends.router import Inference
@@ -28,6 +29,10 @@ class Kind(ABC, Generic[R]):
     @abstractmethod
     def most_here(self) -> int:
         """How much one runner has in hand."""
+
+    def full(self) -> Collection[str]:
+        """Return models whose work is passed over now; it may use the database."""
+        return ()
 
     @abstractmethod
     def record(self, work: Any) -> R:

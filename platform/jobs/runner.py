@@ -161,7 +161,7 @@ class Runner:
                 room=desk.room,
                 most=kind.most,
                 by_turns=kind.by_turns,
-                full=desk.full(),
+                full=[*desk.full(), *kind.full()],
             )
         )
         for work in claimed:
