@@ -128,28 +128,79 @@ void keep(T *pool, const T *in, const int64_t *slots, int64_t rows, int64_t head
     }
 }
 
-// DIM is the width where it is one of the common ones, so that sums stay in registers; else 0.
-template <int DIM, class T>
-inline float dot(const float *a, const T *b, int64_t width) {
-    int64_t size = DIM ? DIM : width;
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < size; i++) sum += a[i] * load(b[i]);
-    return sum;
+// Sixteen numbers at once, in whatever registers the processor has.
+typedef float lanes __attribute__((vector_size(64)));
+typedef float lanes8 __attribute__((vector_size(32)));
+typedef float lanes4 __attribute__((vector_size(16)));
+typedef uint32_t words16 __attribute__((vector_size(64)));
+typedef uint16_t halves16 __attribute__((vector_size(32)));
+
+inline lanes load16(const float *place) {
+    lanes out;
+    std::memcpy(&out, place, sizeof out);
+    return out;
 }
 
+inline lanes load16(const bfloat16 *place) {
+    halves16 bits;
+    std::memcpy(&bits, place, sizeof bits);
+    return (lanes)(__builtin_convertvector(bits, words16) << 16);
+}
+
+inline float total(lanes a) {
+    lanes8 b = __builtin_shufflevector(a, a, 0, 1, 2, 3, 4, 5, 6, 7) +
+               __builtin_shufflevector(a, a, 8, 9, 10, 11, 12, 13, 14, 15);
+    lanes4 c = __builtin_shufflevector(b, b, 0, 1, 2, 3) + __builtin_shufflevector(b, b, 4, 5, 6, 7);
+    return (c[0] + c[2]) + (c[1] + c[3]);
+}
+
+// DIM is the width where it is one of the common ones, so that sums stay in registers; else 0.
 template <int DIM, class T>
-inline void add(float *sum, float weight, const T *row, int64_t width) {
-    int64_t size = DIM ? DIM : width;
-#pragma omp simd
-    for (int64_t i = 0; i < size; i++) sum[i] += weight * load(row[i]);
+inline void dots(float *out, int64_t step, const float *queries, int64_t count, const T *key,
+                 int64_t width, float scaling) {
+    for (int64_t g = 0; g < count; g++) {
+        const float *query = queries + g * width;
+        float sum = 0;
+        if (DIM) {
+            lanes parts = load16(query) * load16(key);
+            for (int i = 16; i < DIM; i += 16) parts += load16(query + i) * load16(key + i);
+            sum = total(parts);
+        } else
+            for (int64_t i = 0; i < width; i++) sum += query[i] * load(key[i]);
+        out[g * step] = sum * scaling;
+    }
+}
+
+// Adds weighted rows, `count` of them one after the other.
+template <int DIM, class T>
+inline void add(float *sum, const float *weights, const T *rows, int64_t count, int64_t width) {
+    if (DIM) {
+        lanes parts[DIM / 16 + 1];
+        for (int i = 0; i < DIM / 16; i++) parts[i] = load16(sum + 16 * i);
+        for (int64_t t = 0; t < count; t++)
+            for (int i = 0; i < DIM / 16; i++)
+                parts[i] += weights[t] * load16(rows + t * DIM + 16 * i);
+        for (int i = 0; i < DIM / 16; i++) std::memcpy(sum + 16 * i, &parts[i], sizeof(lanes));
+    } else
+        for (int64_t t = 0; t < count; t++)
+            for (int64_t i = 0; i < width; i++) sum[i] += weights[t] * load(rows[t * width + i]);
 }
 
 struct Shape {
     int64_t rows, heads, kv_heads, key_dim, value_dim, block, table_width, query_row, query_head,
         window;
     float scaling, softcap;
+
+    template <class T>
+    const T *place(const T *pool, int64_t number, int64_t head, int64_t row, int64_t dim) const {
+        return pool + ((number * kv_heads + head) * block + row) * dim;
+    }
 };
+
+// A block lies anywhere, so the processor cannot guess it: ask for the next one early.
+template <class T> inline void fetch(const T *rows, int64_t count) {
+    for (int64_t i = 0; i < count; i += int64_t(64 / sizeof(T))) __builtin_prefetch(rows + i);
+}
 
 // One query for each sequence. Heads that share keys go over them together.
 template <int DIM, class T>
@@ -164,13 +215,15 @@ void attend_one(T *out, const T *query, const T *keys, const T *values, const in
     for (int64_t g = 0; g < shared; g++)
         for (int64_t i = 0; i < s.key_dim; i++)
             q[g * s.key_dim + i] = load(query[(kv_head * shared + g) * s.query_head + i]);
-    for (int64_t t = first; t < length; t++) {
-        const T *key =
-            keys + ((blocks[t / s.block] * s.kv_heads + kv_head) * s.block + t % s.block) * s.key_dim;
-        for (int64_t g = 0; g < shared; g++)
-            scores[g * seen + t - first] =
-                dot<DIM>(q + g * s.key_dim, key, s.key_dim) * s.scaling;
+    for (int64_t t = first; t < length;) {
+        int64_t place = t % s.block, stop = t + s.block - place;
+        const T *key = s.place(keys, blocks[t / s.block], kv_head, place, s.key_dim);
+        if (stop < length)
+            fetch(s.place(keys, blocks[stop / s.block], kv_head, 0, s.key_dim), s.block * s.key_dim);
+        for (; t < length && t < stop; t++, key += s.key_dim)
+            dots<DIM>(scores + t - first, seen, q, shared, key, s.key_dim, s.scaling);
     }
+    fetch(s.place(values, blocks[first / s.block], kv_head, 0, s.value_dim), s.block * s.value_dim);
     for (int64_t g = 0; g < shared; g++) {
         int64_t head = kv_head * shared + g;
         float *score = scores + g * seen;
@@ -187,11 +240,16 @@ void attend_one(T *out, const T *query, const T *keys, const T *values, const in
         }
         if (sinks) total += exponential(sinks[head] - highest);
         std::memset(sum, 0, s.value_dim * sizeof(float));
-        for (int64_t t = first; t < length; t++)
-            add<DIM>(sum, score[t - first],
-                     values + ((blocks[t / s.block] * s.kv_heads + kv_head) * s.block + t % s.block) *
-                                  s.value_dim,
-                     s.value_dim);
+        for (int64_t t = first; t < length;) {
+            int64_t place = t % s.block, count = s.block - place;
+            if (count > length - t) count = length - t;
+            const T *rows = s.place(values, blocks[t / s.block], kv_head, place, s.value_dim);
+            if (g == 0 && t + count < length)
+                fetch(s.place(values, blocks[t / s.block + 1], kv_head, 0, s.value_dim),
+                      s.block * s.value_dim);
+            add<DIM>(sum, score + t - first, rows, count, s.value_dim);
+            t += count;
+        }
         for (int64_t i = 0; i < s.value_dim; i++)
             store(out[head * s.value_dim + i], sum[i] / total);
     }
