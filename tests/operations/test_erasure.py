@@ -71,3 +71,27 @@ def test_deleted_runs_and_looms_are_erased_after_14_days():
             tasks.erase.run()
         assert Run.objects.filter(id=deleted.id).exists() is stays
         assert Loom.objects.filter(id=loom.id).exists() is stays
+
+
+@pytest.mark.row("C-642")
+def test_a_revoked_key_stays_in_usage_and_a_released_completion_is_in_none():
+    from accounts.keys import revoke_key
+    from accounts.models import ApiKey
+    from billing import report
+    from billing.models import OwnerKind
+    from billing.owners import register
+    from tests.accounts.factory import make_key
+    from tests.billing.factory import give_back, make_user_with, pay, take
+
+    lease, user = register(OwnerKind.WEB), make_user_with(budget=1000)
+    key, _ = make_key(user)
+    kept = take(user, 10, lease, key_id=key.id)
+    pay(kept, lease, 3, 4)
+    give_back(take(user, 10, lease, key_id=key.id), lease)
+    revoke_key(key_id=key.id)
+    tasks.erase.run()
+    assert ApiKey.objects.filter(id=key.id).exists()
+    today = timezone.now().date()
+    scope = report.Scope(user_id=user.id, first=today, last=today)
+    assert [hold.id for hold in report.listed(scope)] == [kept.id]
+    assert [use.sums.tokens for use in report.keys_in(report.splits(scope))] == [7]

@@ -20,7 +20,7 @@ import psutil
 import pytest
 import redis
 
-from inference.catalogue import ModelEntry
+from inference.catalogue import ModelEntry, load_catalogue
 from inference.fleet import Boot, Fleet, ModelState, Stage, WorkerReport
 from operations import launcher as launching
 from operations.console import Console
@@ -62,6 +62,7 @@ def test_a_worker_is_started_only_when_asked_for_and_missing() -> None:
     assert seat.decide(WANTED, 3) is Move.NOTHING
 
 
+@pytest.mark.row("C-624")
 def test_a_worker_is_stopped_after_the_idle_time_of_its_model() -> None:
     seat = Seat(idle_seconds=10)
     seat.started()
@@ -142,6 +143,16 @@ def test_a_worker_that_was_stopped_can_be_started_at_once() -> None:
     seat.stopping = True
     assert seat.ended(lived=1.0, now=0.0) == 0
     assert seat.decide(WANTED, 0) is Move.START
+
+
+@pytest.mark.row("C-624")
+def test_the_models_of_the_contract_stay_up_as_long_as_it_says() -> None:
+    served = load_catalogue(ROOT / "deploy" / "catalogue-acs.toml").enabled
+    assert {entry.id: entry.idle_seconds for entry in served} == {
+        "llama-8b": 30 * 60,
+        "llama-405b": 5 * 60,
+        "trinity-truebase": 5 * 60,
+    }
 
 
 def test_a_template_names_the_model() -> None:

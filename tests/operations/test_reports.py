@@ -21,6 +21,7 @@ from billing import spend_stop
 from billing.grants import grant
 from billing.models import Counted, Ending, OwnerKind, Source, UnpaidRequests, UsageStatus
 from billing.owners import Lease, register
+from feedback.models import Kind, Note
 from operations import analytics, reports, spend, traffic
 from operations.analytics import Days, paces
 from operations.models import SpendKind, SpendSample, WarmWindow
@@ -112,6 +113,17 @@ def test_users_active_lately_and_the_numbers_of_each_day(lease):
     assert daily[today - timedelta(days=1)] == (0, 0, 0)
     assert daily[today - timedelta(days=8)] == (1, 1, 15)
     assert len(daily) == 9
+
+
+@pytest.mark.row("A-469")
+def test_feedback_of_each_day_counts_anonymous_notes_and_leaves_the_team_out():
+    one, team = make_user_with(), make_user_with()
+    User.objects.filter(id=team.id).update(team=True)
+    for user, ago in ((one, 0), (None, 0), (team, 0), (one, 1)):
+        Note.objects.create(kind=Kind.choices[0][0], text="x", user=user, sent_at=AT)
+        Note.objects.filter(user=user).update(sent_at=AT + timedelta(days=ago))
+    daily = {row[0]: row[5] for row in rows(analytics.users(DAYS).table("daily"))}
+    assert daily == {DAY: 1, DAY + timedelta(days=1): 2, DAY + timedelta(days=2): 0}
 
 
 @pytest.mark.row("A-470", "A-472", "A-565")
