@@ -62,6 +62,12 @@ CHECKS: dict[str, str] = {
         HAVING count(h.id) <> CASE r.state WHEN 'done' THEN 1 ELSE count(h.id) END
             OR count(h.id) > 1
     """,
+    "a Run that its process lost costs nothing": """
+        SELECT r.id || ' paid ' || h.paid FROM jobs_run r
+        JOIN billing_hold h ON h.request_id = 'req_run_' || replace(r.id::text, '-', '')
+                            AND h.state = 'settled'
+        WHERE r.state = 'failed' AND r.error::jsonb ->> 'code' = 'job_failed'
+    """,
     "no work is in anybody's hands": """
         SELECT 'Job ' || id FROM jobs_job WHERE owner IS NOT NULL
         UNION ALL SELECT 'Run ' || id FROM jobs_run WHERE owner IS NOT NULL
@@ -90,11 +96,32 @@ def faults(database_url: str) -> list[str]:
 
 
 def missing(database_url: str, table: str, promised: set[str]) -> set[str]:
-    """The rows that were promised and are not there."""
+    """The rows that were promised and are not there; a Run is known by its User and number."""
+    name = "user_id::text || ' ' || number" if table == "jobs_run" else "id::text"
     with psycopg.connect(database_url, autocommit=True) as connection:
-        query = f"SELECT id::text FROM {table} WHERE id = ANY(%s::uuid[])"
+        query = f"SELECT {name} FROM {table} WHERE {name} = ANY(%s)"
         there = {row[0] for row in connection.execute(query.encode(), [list(promised)])}
     return promised - there
+
+
+def grown(database_url: str) -> dict[str, int]:
+    """The Runs that run now, by id, with how many pieces of their text are saved."""
+    with psycopg.connect(database_url, connect_timeout=2, autocommit=True) as connection:
+        rows = connection.execute("SELECT run_id::text, count(*) FROM jobs_runpiece GROUP BY 1")
+        return {row[0]: row[1] for row in rows}
+
+
+def textless(database_url: str, saved: set[str]) -> list[str]:
+    """Of the Runs that had saved some of their text, those that ended without any."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        rows = connection.execute(
+            """
+            SELECT id || ' is ' || state FROM jobs_run
+            WHERE id = ANY(%s::uuid[]) AND coalesce(completion_tokens, 0) = 0
+            """,
+            [list(saved)],
+        )
+        return [row[0] for row in rows]
 
 
 def places(valkey_url: str) -> list[str]:

@@ -3,12 +3,13 @@
 `STORM_SECONDS` is how long it lasts: a minute in the suite, ten by `script/storm`.
 """
 
+import contextlib
+import json
 import os
 import random
 import shutil
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -19,9 +20,9 @@ import redis
 from tests.operations.conftest import processes_of, wait_for
 from tests.operations.test_crashes import CATALOGUE, command
 from tests.operations.test_up import Up
-from tests.storm.afterwards import faults, missing, places
+from tests.storm.afterwards import faults, grown, missing, places, textless
 from tests.storm.kills import Killer
-from tests.storm.traffic import Person, Promised
+from tests.storm.traffic import Login, Person, Promised
 
 SECONDS = float(os.environ.get("STORM_SECONDS", "60"))
 USERS = 8
@@ -66,12 +67,30 @@ def instance() -> Iterator[Up]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def make_key(up: Up, number: int) -> str:
-    made = command(
-        up, "create_key", f"storm{number}@example.org", "--tokens", "1000000000", "--allowance", "0"
-    )
+MAKE_USERS = """
+import json
+from django.test import Client
+from accounts.keys import create_key
+from accounts.models import User
+from billing.grants import grant, set_allowance
+for number in range(USERS):
+    user = User.objects.create_user(f"storm{number}@example.org")
+    _, secret = create_key(user=user, name="storm")
+    set_allowance(user_id=user.id, tokens=0)
+    grant(user_id=user.id, tokens=10**9, by=None)
+    browser = Client()
+    browser.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
+    login = (str(user.id), secret, browser.cookies["sessionid"].value)
+    print("LOGIN " + json.dumps(login))
+"""
+
+
+def make_logins(up: Up) -> list[Login]:
+    """Make the Users, with a key and a session each."""
+    made = command(up, "shell", "-c", MAKE_USERS.replace("USERS", str(USERS)))
     assert made.returncode == 0, made.stderr
-    return made.stdout.strip()
+    lines = [line for line in made.stdout.splitlines() if line.startswith("LOGIN ")]
+    return [Login(*json.loads(line.removeprefix("LOGIN "))) for line in lines]
 
 
 def settings_of(up: Up) -> tuple[str, str]:
@@ -86,20 +105,22 @@ def test_nothing_is_lost_paid_twice_or_left_over_in_a_storm(instance: Up) -> Non
     seed = int(os.environ.get("STORM_SEED") or random.randrange(10**6))
     print(f"STORM_SEED={seed}, {SECONDS:g} s")
     database_url, valkey_url = settings_of(instance)
-    with ThreadPoolExecutor(2) as pool:
-        keys = list(pool.map(lambda number: make_key(instance, number), range(USERS)))
     promised = Promised()
     people = [
-        Person(instance.address, key, seed + place, promised) for place, key in enumerate(keys)
+        Person(instance.address, login, seed + place, promised)
+        for place, login in enumerate(make_logins(instance))
     ]
     killer = Killer(instance.process.pid, seed)
     for person in people:
         person.start()
     killer.start()
+    saved: set[str] = set()
     end = monotonic() + SECONDS
     while monotonic() < end:
         assert instance.process.poll() is None, instance.log[-4000:]
-        sleep(1)
+        with contextlib.suppress(psycopg.Error):
+            saved |= grown(database_url).keys()
+        sleep(0.5)
     killer.stop()
     for person in people:
         person.stop()
@@ -126,11 +147,13 @@ def test_nothing_is_lost_paid_twice_or_left_over_in_a_storm(instance: Up) -> Non
     print(f"calm after {monotonic() - began:.0f} s")
     for name, table in TABLES.items():
         assert not missing(database_url, table, getattr(promised, name)), name
+    assert not textless(database_url, saved)
     checked = command(instance, "check_ledger")
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert promised.answers["finished"], promised.answers
     assert promised.jobs
     assert promised.nodes
     assert promised.harvests
+    assert promised.runs
     assert instance.end() == 0
     wait_for(lambda: not processes_of(instance.var), "no process is left", 30)

@@ -7,6 +7,7 @@ what became of it. What was acknowledged must end.
 import json
 import os
 import random
+import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -31,13 +32,31 @@ class Promised:
     """How requests ended: a status, `broken`, or `finished` for a whole Completion."""
 
 
+@dataclass(frozen=True)
+class Login:
+    """What one User comes in with: an API key, and a session of the App."""
+
+    user_id: str
+    secret: str
+    session: str
+
+
 class Person(threading.Thread):
     """One User with a key, who works until told to stop."""
 
-    def __init__(self, address: str, secret: str, seed: int, promised: Promised) -> None:
+    def __init__(self, address: str, login: Login, seed: int, promised: Promised) -> None:
         super().__init__(name=f"user-{seed}", daemon=True)
+        self._login = login
         self._client = httpx.Client(
-            base_url=address, headers={"Authorization": f"Bearer {secret}"}, timeout=60
+            base_url=address, headers={"Authorization": f"Bearer {login.secret}"}, timeout=60
+        )
+        # The App's forms are guarded by a token that stands in a cookie and in a header.
+        token = secrets.token_hex(16)
+        self._browser = httpx.Client(
+            base_url=address,
+            cookies={"sessionid": login.session, "csrftoken": token},
+            headers={"X-CSRFToken": token, "X-Requested-With": "basalt"},
+            timeout=60,
         )
         self._chance = random.Random(seed)
         self._promised = promised
@@ -50,7 +69,7 @@ class Person(threading.Thread):
     def run(self) -> None:
         ways: list[Callable[[], None]] = [
             self._complete, self._complete, self._stream, self._stream, self._submit,
-            self._submit, self._branch, self._harvest,
+            self._submit, self._branch, self._harvest, self._run, self._run,
         ]  # fmt: skip
         while not self._over.wait(self._chance.uniform(0, LONGEST_PAUSE)):
             try:
@@ -58,6 +77,7 @@ class Person(threading.Thread):
             except (httpx.HTTPError, json.JSONDecodeError):
                 self._promised.answers["broken"] += 1
         self._client.close()
+        self._browser.close()
 
     def _body(self) -> dict[str, object]:
         length = self._chance.randrange(2, 40)
@@ -115,6 +135,13 @@ class Person(threading.Thread):
             data = made["data"]
             assert isinstance(data, list)
             self._promised.nodes.update(node["id"] for node in data)
+
+    def _run(self) -> None:
+        body = self._body() | {"max_tokens": self._chance.randrange(50, 800)}
+        answer = self._browser.post("/playground/runs", json={"runs": [body]})
+        self._promised.answers[f"run {answer.status_code}"] += 1
+        if answer.status_code == 200 and (run := answer.json()["results"][0].get("run")):
+            self._promised.runs.add(f"{self._login.user_id} {run['number']}")
 
     def _harvest(self) -> None:
         prompts = [
