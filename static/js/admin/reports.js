@@ -27,7 +27,29 @@ function read(table, columns) {
   };
 }
 
+/** A day without its year, for the axis. */
+function brief(name) {
+  if (!/^\d{4}-\d\d-\d\d$/.test(name)) return name;
+  const day = new Date(`${name}T00:00Z`);
+  return day.toLocaleDateString("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
+}
+
+/** Say which colour is what, where there is more than one. */
+function legend(place, labels, colours) {
+  const list = document.createElement("ul");
+  list.className = "report-legend";
+  labels.forEach((label, n) => {
+    const item = document.createElement("li");
+    const mark = document.createElement("span");
+    mark.style.background = colours[n % 4];
+    item.append(mark, label);
+    list.append(item);
+  });
+  place.append(list);
+}
+
 function draw(place) {
+  place.replaceChildren();
   const table = document.getElementById(place.dataset.table);
   const told = place.nextElementSibling;
   const found = read(table, place.dataset.columns.split(",").map(Number));
@@ -46,7 +68,7 @@ function draw(place) {
       legend: { show: false },
       scales: { x: { time: false, range: () => [-0.5, at.length - 0.5] }, y: { range: (u, low, high) => [0, high || 1] } },
       axes: [
-        { ...axis, grid: { show: false }, incrs: [1, 2, 7, 14, 28, 56], values: (u, ticks) => ticks.map((tick) => found.names[tick] ?? "") },
+        { ...axis, grid: { show: false }, space: 64, incrs: [1, 2, 7, 14, 28, 56], values: (u, ticks) => ticks.map((tick) => brief(found.names[tick] ?? "")) },
         { ...axis, grid: { stroke: colour(place, "line"), width: 1 }, size: 56, values: (u, ticks) => ticks.map((tick) => short.format(tick)) },
       ],
       series: [
@@ -54,7 +76,7 @@ function draw(place) {
         ...found.labels.map((label, n) =>
           n === 0
             ? { label, fill: colours[0], width: 0, paths: uPlot.paths.bars({ size: [0.7, 48] }), points: { show: false } }
-            : { label, stroke: colours[n % 4], width: 2, dash: n === 1 ? [] : [4, 3] },
+            : { label, stroke: colours[n % 4], width: 2, dash: n === 1 ? [] : [4, 3], points: { show: false } },
         ),
       ],
       cursor: { y: false, drag: { x: false, y: false }, points: { show: false } },
@@ -63,6 +85,7 @@ function draw(place) {
     [at, ...found.values],
     place,
   );
+  if (found.labels.length > 1) legend(place, found.labels, colours);
   place.onkeydown = (event) => {
     const last = at.length - 1;
     const now = chart.cursor.idx;
