@@ -70,9 +70,9 @@ def invited(request: HttpRequest) -> HttpResponse:
         )
     except InviteDead:
         return _dead(request)
-    answer = to_link(link)
-    answer.delete_cookie(COOKIE)
-    return answer
+    on = to_link(link)
+    on.delete_cookie(COOKIE)
+    return on
 
 
 def _page(

@@ -24,6 +24,7 @@ from accounts.links import (
     set_password,
 )
 from accounts.mail import SecretLink
+from accounts.models import LinkPurpose
 
 COOKIE = "link"
 COOKIE_SECONDS = 3600
@@ -87,8 +88,9 @@ def _password(request: HttpRequest, path: str) -> HttpResponse:
         link = find_link(token)
     except LinkDead:
         return _dead(request)
-    if path_of(link.purpose) != path:
-        return HttpResponseRedirect(path_of(link.purpose))
+    right = path_of(LinkPurpose(link.purpose))
+    if right != path:
+        return HttpResponseRedirect(right)
     kind = NewPasswordForm if path == RESET_PATH else SetPasswordForm
     if request.method != "POST":
         return _password_page(request, kind(), path)

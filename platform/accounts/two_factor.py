@@ -20,4 +20,5 @@ def lacks_two_factor(request: HttpRequest) -> bool:
 
 def has_two_factor(user: User) -> bool:
     """Whether the User has an authenticator app."""
-    return Authenticator.objects.filter(user=user, type=Authenticator.Type.TOTP).exists()
+    found = Authenticator.objects.filter(user=user, type=Authenticator.Type.TOTP)
+    return bool(found.exists())

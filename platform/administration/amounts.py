@@ -77,7 +77,7 @@ class Addresses(forms.CharField):
             help_text="One a line. Each gets its own link.",
         )
 
-    def clean(self, value: object) -> Sequence[str]:  # type: ignore[override]
+    def clean(self, value: object) -> Sequence[str]:
         """Return the addresses in kept form; names every line that is none."""
         lines = [line.strip().lower() for line in str(super().clean(value)).splitlines()]
         emails = list(dict.fromkeys(filter(None, lines)))

@@ -10,13 +10,12 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.urls import reverse
 from django.utils import timezone
-from unfold.decorators import action, display
 
 from access import decisions, invites
 from access.decisions import Terms
 from access.models import Application, ApplicationStatus, Invite
 from accounts.actions import note
-from accounts.admin_base import ReadOnlyAdmin, by_of, id_of
+from accounts.admin_base import ReadOnlyAdmin, action, by_of, id_of, labelled
 from accounts.people import Refused
 from administration.amounts import Addresses, Amount, TagField
 from administration.dialogs import Dialog, Written, show
@@ -107,7 +106,8 @@ class ApplicationAdmin(ReadOnlyAdmin):
         """Show an Application with each answer."""
         application = _application(object_id)
         shown = {**(extra_context or {}), "application": application, "title": application.email}
-        return super().change_view(request, object_id, form_url, shown)
+        page: HttpResponse = super().change_view(request, object_id, form_url, shown)
+        return page
 
     @admin.display(description="Planned usage")
     def planned(self, application: Application) -> str:
@@ -115,9 +115,9 @@ class ApplicationAdmin(ReadOnlyAdmin):
         text = application.planned_usage
         return text if len(text) <= 120 else f"{text[:119]}…"
 
-    @display(
+    @labelled(
         description="Status",
-        label={"Open": "info", "Approved": "success", "Rejected": "warning"},
+        labels={"Open": "info", "Approved": "success", "Rejected": "warning"},
     )
     def status_(self, application: Application) -> str:
         """Open, approved or rejected."""
@@ -291,9 +291,9 @@ class InviteAdmin(ReadOnlyAdmin):
         """The Budget that it gives."""
         return f"{invite_.tokens:,}"
 
-    @display(
+    @labelled(
         description="Status",
-        label={"Open": "info", "Used": "success", "Expired": "warning", "Withdrawn": "danger"},
+        labels={"Open": "info", "Used": "success", "Expired": "warning", "Withdrawn": "danger"},
     )
     def status_(self, invite_: Invite) -> str:
         """Open, used, expired or withdrawn."""

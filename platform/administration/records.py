@@ -10,10 +10,9 @@ from django.shortcuts import get_object_or_404
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from unfold.decorators import action
 
 from accounts.actions import note, note_many
-from accounts.admin_base import ReadOnlyAdmin, by_of, id_of
+from accounts.admin_base import ReadOnlyAdmin, action, by_of, id_of
 from accounts.keys import pause_key, resume_key, revoke_key
 from accounts.models import AdminAction, ApiKey, Mail, Tag, User
 from accounts.people import Refused
@@ -137,7 +136,8 @@ class TagAdmin(ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Tag]:
         """Return the tags with their counts."""
-        return super().get_queryset(request).annotate(count=Count("user_tags"))
+        tags: QuerySet[Tag] = super().get_queryset(request)
+        return tags.annotate(count=Count("user_tags"))
 
     @admin.display(description="Users")
     def users(self, tag: Tag) -> SafeString:
@@ -214,7 +214,8 @@ class NoteAdmin(ReadOnlyAdmin):
         """Show a note with its screenshots, errors and request ids (A-446)."""
         found = get_object_or_404(Note.objects.select_related("user"), id=id_of(object_id))
         shown = {**(extra_context or {}), "note": found, "title": str(found.get_kind_display())}
-        return super().change_view(request, object_id, form_url, shown)
+        page: HttpResponse = super().change_view(request, object_id, form_url, shown)
+        return page
 
     @admin.display(description="Text")
     def beginning(self, found: Note) -> str:

@@ -9,10 +9,9 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.urls import reverse
-from unfold.decorators import action, display
 
 from accounts.actions import note
-from accounts.admin_base import ReadOnlyAdmin, by_of, id_of
+from accounts.admin_base import ReadOnlyAdmin, action, by_of, id_of, labelled
 from accounts.models import User
 from accounts.people import Refused
 from administration.amounts import Amount, Words
@@ -104,7 +103,8 @@ class TokenRequestAdmin(ReadOnlyAdmin):
             "facts": facts,
             "title": f"{asked.user.email}: {asked.tokens:,} tokens",
         }
-        return super().change_view(request, object_id, form_url, shown)
+        page: HttpResponse = super().change_view(request, object_id, form_url, shown)
+        return page
 
     @admin.display(description="Tokens")
     def asked(self, request_: TokenRequest) -> str:
@@ -116,9 +116,9 @@ class TokenRequestAdmin(ReadOnlyAdmin):
         """The project, or that none was asked for (A-405)."""
         return request_.project or "None"
 
-    @display(
+    @labelled(
         description="Status",
-        label={"Waiting": "info", "Approved": "success", "Rejected": "warning"},
+        labels={"Waiting": "info", "Approved": "success", "Rejected": "warning"},
     )
     def status_(self, request_: TokenRequest) -> str:
         """Waiting, approved or rejected."""

@@ -57,7 +57,7 @@ def admins_only(view: View[P]) -> View[P]:
             raise PermissionDenied("This page is for admins.")
         return view(request, *args, **kwargs)
 
-    return guarded
+    return cast("View[P]", guarded)
 
 
 class BasaltAdminSite(UnfoldAdminSite):  # type: ignore[misc]

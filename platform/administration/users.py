@@ -10,13 +10,13 @@ from django.contrib.admin.views.main import ChangeList
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
-from unfold.decorators import action, display
 from unfold.views import ChangeList as UnfoldChangeList
 
 from accounts.actions import note
-from accounts.admin_base import RoleAdmin, id_of
+from accounts.admin_base import RoleAdmin, action, id_of, labelled
 from accounts.models import Role, Standing, User
 from administration import user_dialogs as dialogs
+from administration.dialogs import Written
 from administration.facts import Facts, facts_of, shown_organization
 from administration.filters import EngagementFilter, RoleFilter, StandingFilter, TagFilter
 from administration.person import person
@@ -30,10 +30,11 @@ class UserList(UnfoldChangeList):  # type: ignore[misc]
     def get_results(self, request: HttpRequest) -> None:
         """Read the page, then what its rows tell."""
         super().get_results(request)
-        self.result_list = list(self.result_list)
-        facts = facts_of(self.result_list)
-        for user in self.result_list:
-            user.facts = facts[user.id]
+        users: list[User] = list(self.result_list)  # type: ignore[has-type]
+        facts = facts_of(users)
+        for user in users:
+            user.facts = facts[user.id]  # type: ignore[attr-defined]
+        self.result_list = users
 
 
 def bulk(what: type[dialogs.Many]) -> BulkAction:
@@ -112,7 +113,8 @@ class UserAdmin(RoleAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[User]:
         """Return the Users, with the admin's id at hand for the boxes."""
         self._asked_by = request.user.pk
-        return super().get_queryset(request)
+        users: QuerySet[User] = super().get_queryset(request)
+        return users
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[User], search_term: str
@@ -157,9 +159,9 @@ class UserAdmin(RoleAdmin):
         """User, staff or admin."""
         return str(user.role.label)
 
-    @display(
+    @labelled(
         description="Standing",
-        label={
+        labels={
             Standing.ACTIVE.label: "success",
             Standing.SUSPENDED.label: "warning",
             Standing.DELETED.label: "danger",
@@ -239,7 +241,8 @@ class UserAdmin(RoleAdmin):
             "show_save_and_add_another": False,
             "may_manage": self.has_manage_permission(request),
         }
-        return super().change_view(request, object_id, form_url, shown)
+        page: HttpResponse = super().change_view(request, object_id, form_url, shown)
+        return page
 
     def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
         """Save the details alone, and write down which changed (A-435, A-392)."""
@@ -248,7 +251,7 @@ class UserAdmin(RoleAdmin):
             User.objects.filter(id=obj.id).update(**{name: getattr(obj, name) for name in changed})
             note(by=request.user.pk, action="Save details", target=obj, details=", ".join(changed))
 
-    def log_change(self, request: HttpRequest, obj: User, message: object) -> None:  # type: ignore[override]
+    def log_change(self, request: HttpRequest, obj: User, message: object) -> None:
         """Leave Django's own log empty: ours has the line already."""
 
     # Dialogs about one User.
@@ -401,7 +404,7 @@ class UserAdmin(RoleAdmin):
         request: HttpRequest,
         object_id: str,
         title: str,
-        do: Callable[[User, UUID, dialogs.Written], str],
+        do: Callable[[User, UUID, Written], str],
     ) -> HttpResponse:
         user = _user(object_id)
         facts = facts_of([user])[user.id]

@@ -72,7 +72,7 @@ def make_issues() -> int:
 def _take() -> Note | None:
     now = timezone.now()
     with transaction.atomic():
-        waiting = Note.objects.without_issue().filter(next_try_at__lte=now)  # type: ignore[attr-defined]
+        waiting = Note.objects.without_issue().filter(next_try_at__lte=now)
         note: Note | None = (
             waiting.select_for_update(skip_locked=True).order_by("next_try_at").first()
         )

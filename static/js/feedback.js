@@ -119,6 +119,7 @@ form.addEventListener("submit", async (event) => {
     followAnonymous();
     toast(told.told);
   } catch (refused) {
+    showDetails();
     const place = { text: "text-fault", images: "images-fault" }[refused.param] ?? "fault";
     say(place, place === "fault" ? `Your note was not sent, and is still here. ${refused.message}` : refused.message);
   } finally {
