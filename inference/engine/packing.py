@@ -32,9 +32,9 @@ class PackedLinear(nn.Module):
 
 def packed(linear: nn.Linear) -> nn.Module:
     """Return the layer with packed weights, or as it is where no packed kernels exist."""
-    if linear.weight.device.type != "cpu" or not torch._C._has_mkldnn:
-        return linear
-    return PackedLinear(linear)
+    weight = linear.weight
+    known = weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.bfloat16)
+    return PackedLinear(linear) if known and torch._C._has_mkldnn else linear
 
 
 def joined(linears: Sequence[nn.Linear]) -> nn.Linear:

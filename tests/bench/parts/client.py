@@ -39,7 +39,8 @@ def vector(seed: int, *, layers: tuple[int, ...]) -> dict[str, object]:
     return {
         "layer_indices": list(layers),
         "activations": {
-            "data": base64.b64encode(rows.tobytes()).decode(),
+            "data": base64.b64encode(zstandard.compress(rows.tobytes())).decode(),
+            "compression": "zstd",
             "dtype": "float32",
             "original_dtype": "torch.float32",
             "shape": list(rows.shape),
