@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import F, QuerySet, Sum
+from django.db.models import F, Q, QuerySet, Sum
 from django.utils import timezone
 
 from accounts.models import ApiKey
@@ -182,7 +182,7 @@ SELECT k.id, (
 def keys_in(found: Splits, now: datetime | None = None) -> list[KeyUse]:
     """Return the keys of a scope's Completions with more of their use, the most used first.
 
-    Four queries whatever the number of keys.
+    Four queries, whatever the number of keys.
     """
     ids = list(found.keys)
     if not ids:
@@ -191,17 +191,22 @@ def keys_in(found: Splits, now: datetime | None = None) -> list[KeyUse]:
     last_month = month_of(datetime.combine(this_month, time(), UTC) - timedelta(days=1))
     keys = ApiKey.objects.in_bulk(ids)
     budgets = dict(KeyBudget.objects.filter(key__in=ids).values_list("key", "left"))
-    tokens = Sum(F("prompt_tokens") + F("completion_tokens"))
+    tokens = F("prompt_tokens") + F("completion_tokens")
+    in_last_month = Q(day__gte=last_month, day__lt=this_month)
     usage = DailyUsage.objects.filter(key__in=ids).order_by().values_list("key")
-    in_all = dict(usage.annotate(tokens=tokens))
-    before = dict(usage.filter(day__gte=last_month, day__lt=this_month).annotate(tokens=tokens))
+    summed = {
+        key_id: (in_all, before or 0)
+        for key_id, in_all, before in usage.annotate(
+            in_all=Sum(tokens), before=Sum(tokens, filter=in_last_month)
+        )
+    }
     ran = _last_ran(ids)
     rows = [
         KeyUse(
             key=keys[key_id],
             sums=sums,
-            last_month=before.get(key_id, 0),
-            in_all=in_all.get(key_id, 0),
+            last_month=summed.get(key_id, (0, 0))[1],
+            in_all=summed.get(key_id, (0, 0))[0],
             budget_left=budgets.get(key_id),
             last_ran=ran.get(key_id),
         )

@@ -159,7 +159,7 @@ def test_what_is_copied_of_a_run(page_for: PageFor, rich, told, desk: Desk) -> N
     assert marks == ['"⏎"', '"⇥"']
     assert own.inner_text().strip("\n") == "one\n\ttwo" or own.text_content() == "one\n\ttwo"
     page.locator(".run").get_by_role("button", name="Copy").click()
-    page.get_by_role("menuitem", name="The text").click()
+    page.get_by_role("menuitem", name="The text", exact=True).click()
     expect(page.get_by_text("Copied")).to_be_visible()
     assert copied(page) == "1.\none\n\ttwo\n\n2.\nthree"
     page.locator(".run").get_by_role("button", name="Copy").click()

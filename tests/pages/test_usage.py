@@ -344,10 +344,10 @@ def test_the_number_of_queries_is_fixed(lease: Lease, django_assert_num_queries)
             pay(hold, lease, 10)
 
     work(3)
-    with django_assert_num_queries(14):
+    with django_assert_num_queries(13):
         browser.get("/usage")
     work(8)
-    with django_assert_num_queries(14):
+    with django_assert_num_queries(13):
         browser.get("/usage")
 
 

@@ -6,6 +6,9 @@ from pathlib import Path
 
 from django import template
 from django.conf import settings
+from django.templatetags.static import static
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 
 from inference import catalogue
 
@@ -32,10 +35,16 @@ def model_name(model_id: str) -> ModelName:
     return ModelName(model_id, entry.label if entry else model_id, f"{LOGOS}/{maker}.svg")
 
 
-@register.inclusion_tag("app/model_name.html")
-def model(model_id: str) -> dict[str, ModelName]:
+@register.simple_tag
+def model(model_id: str) -> SafeString:
     """Show a model's logo and short name."""
-    return {"model": model_name(model_id)}
+    name = model_name(model_id)
+    return format_html(
+        '<span class="model" title="{}"><img src="{}" alt="" width="14" height="14">{}</span>',
+        name.id,
+        static(name.logo),
+        name.label,
+    )
 
 
 @register.filter
