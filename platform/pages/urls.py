@@ -13,6 +13,7 @@ urlpatterns = [
     re_path(r"^docs/(?P<name>[a-z0-9-]+)\.md$", views.markdown, name="markdown"),
     path("llms.txt", views.llms, name="llms"),
     path("llms-full.txt", views.llms_full, name="llms-full"),
+    path("community", views.community, name="community"),
     path("api-keys", api_keys.page, name="api-keys"),
     path("api-keys/table", api_keys.table, name="api-keys-table"),
     path("api-keys/new", api_keys.create, name="new-api-key"),

@@ -3,7 +3,7 @@
 import json
 
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.views.decorators.http import require_safe
 
 from inference import catalogue
@@ -74,6 +74,14 @@ def llms_full(request: HttpRequest) -> HttpResponse:
     address = docs_address()
     parts = [with_absolute_links(each.markdown, address) for each in documents().values()]
     return HttpResponse("\n".join(parts), content_type=PLAIN)
+
+
+@require_safe
+def community(request: HttpRequest) -> HttpResponse:
+    """Lead from the former community page to the chat, where there is one (A-098)."""
+    if not site().chat_url:
+        raise Http404("this deployment has no community chat")
+    return redirect(site().chat_url)
 
 
 def _document(name: str) -> Document:

@@ -58,6 +58,46 @@ def test_the_chat_shows_only_where_there_is_one(monkeypatch: pytest.MonkeyPatch)
     assert 'href="https://chat.example.org/x" target="_blank" rel="noopener"' in menu
 
 
+@pytest.mark.row("A-098")
+def test_the_former_community_page_leads_to_the_chat(
+    client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert client.get("/community").status_code == 404
+    with_chat = settings.BASALT.model_copy(update={"discord_url": "https://chat.example.org/x"})
+    monkeypatch.setattr(settings, "BASALT", with_chat)
+    answer = client.get("/community")
+    assert (answer.status_code, answer["Location"]) == (302, "https://chat.example.org/x")
+
+
+@pytest.mark.row("A-121")
+def test_large_numbers_have_commas() -> None:
+    from pages.templatetags.numbers import number
+
+    assert [number(value) for value in (0, 999, 32_000, 5_000_000, None)] == [
+        "0",
+        "999",
+        "32,000",
+        "5,000,000",
+        "–",
+    ]
+
+
+@pytest.mark.row("A-220")
+def test_the_apis_refusal_names_the_address_of_the_request_page() -> None:
+    from datetime import date
+
+    from billing.allowance import BudgetExceeded, Short
+    from completions.failures import budget_exceeded
+
+    address = f"{settings.BASALT.app_address}/usage/request"
+    refills = date(2026, 4, 1)
+    for short in Short:
+        cause = BudgetExceeded(tokens=9, short=short, refills_on=refills)
+        message = budget_exceeded(cause, 9).message
+        is_asked = message.endswith(f"Ask for more tokens at {address}.")
+        assert is_asked is (short is not Short.KEY_BUDGET)
+
+
 @pytest.mark.row("A-372", "A-373")
 def test_jobs_leads_to_the_script_and_lists_nothing() -> None:
     html = signed_in(make_user()).get("/jobs").content.decode()
