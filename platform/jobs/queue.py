@@ -143,8 +143,6 @@ def cancel(rows: QuerySet[Work]) -> int:
 
 
 def standing(model: type[Work], ids: Iterable[UUID]) -> dict[UUID, tuple[UUID | None, str]]:
-    """Return the attempt and the state of some work, for the runner that has it in hand."""
-    rows = model._default_manager.filter(id__in=list(ids))
-    return {
-        row: (attempt, state) for row, attempt, state in rows.values_list("id", "attempt", "state")
-    }
+    """Return the attempt and the state of what is in hand of some work, for who has it in hand."""
+    rows = in_hand(model).filter(id__in=list(ids)).values_list("id", "attempt", "state")
+    return {row: (attempt, state) for row, attempt, state in rows}

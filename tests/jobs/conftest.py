@@ -1,17 +1,39 @@
 """A runner in this process, beside the scripted engine, and Jobs that tests submit."""
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from uuid import UUID
 
 import httpx
 import pytest
+from django.utils import timezone
 
 from tests.conftest import Caller
 from tests.live import eventually
 
 IDS = [5, 6, 7, 8]
 JOBS = "/v1/completion-jobs"
+COMPLETION = json.dumps(
+    {
+        "id": "cmpl-1",
+        "object": "text_completion",
+        "created": 1,
+        "model": "basalt/tiny-llama",
+        "choices": [
+            {
+                "index": 0,
+                "text": "x",
+                "logprobs": None,
+                "finish_reason": "length",
+                "stop_reason": None,
+                "prompt_logprobs": None,
+            }
+        ],
+        "usage": {"prompt_tokens": 4, "completion_tokens": 1, "total_tokens": 5},
+    }
+).encode()
 
 
 @dataclass
@@ -40,10 +62,66 @@ class Submitted:
         eventually(lambda: self.status in statuses, seconds)
         return self.read()
 
+    def cancels(self) -> dict[str, object]:
+        answer = self.cancel()
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
     def row(self):
         from jobs.models import Job
 
         return Job.objects.get(id=UUID(self.id))
+
+
+def another_key(caller: Caller) -> Caller:
+    """The same User with another key."""
+    from accounts.keys import create_key
+    from accounts.models import User
+
+    user = User.objects.get(id=caller.user_id)
+    key, secret = create_key(user=user, name=f"key {key_count(caller)}")
+    client = httpx.Client(
+        base_url=caller.client.base_url,
+        headers={"Authorization": f"Bearer {secret}"},
+        timeout=60,
+        event_hooks=caller.client.event_hooks,
+    )
+    return Caller(caller.user_id, key.id, secret, client)
+
+
+def key_count(caller: Caller) -> int:
+    from accounts.models import ApiKey
+
+    return ApiKey.objects.filter(user_id=caller.user_id).count()
+
+
+def rows(caller: Caller, count: int, state: str = "queued", age: float = 0, **columns) -> list:
+    """Make Jobs of a caller in the database alone, each older than the next."""
+    from completions.kept import keep_request
+    from completions.request import CompletionRequest
+    from jobs.models import Job
+
+    now = timezone.now() - timedelta(seconds=age)
+    request = CompletionRequest(model="tiny", prompts=((5, 6, 7, 8),), max_tokens=3)
+    ended = state in ("done", "failed", "cancelled")
+    more = {
+        "model": "tiny",
+        "finished_at": now if ended else None,
+        "started_at": now if state in ("running", "done") else None,
+        "request": None if ended else keep_request("none", request).inline,
+        "result": COMPLETION if state == "done" else None,
+        "error": {"status": 502, "message": "m"} if state == "failed" else None,
+    }
+    return Job.objects.bulk_create(
+        Job(
+            user_id=caller.user_id,
+            key_id=caller.key_id,
+            state=state,
+            created_at=now + timedelta(milliseconds=place),
+            **(more | columns),
+        )
+        for place in range(count)
+    )
 
 
 def submit(caller: Caller, **fields: object) -> Submitted:
@@ -57,15 +135,25 @@ def submit(caller: Caller, **fields: object) -> Submitted:
 @pytest.fixture
 def no_work(database: None) -> Iterator[None]:
     """Nothing of other tests waits."""
-    from jobs.models import Job
+    from jobs.kinds import kinds
 
-    Job.objects.all().delete()
+    for kind in kinds():
+        kind.model._default_manager.all().delete()
     yield
-    Job.objects.all().delete()
+    for kind in kinds():
+        kind.model._default_manager.all().delete()
 
 
 @pytest.fixture
-def make_runner(no_work: None, scripted) -> Iterator[Callable[[], object]]:
+def quick(settings) -> None:
+    """Runners of this process look often, since nobody brings them rings."""
+    settings.BASALT = settings.BASALT.model_copy(
+        update={"work_poll_seconds": 0.05, "work_watch_seconds": 0.05, "run_stream_seconds": 0.05}
+    )
+
+
+@pytest.fixture
+def make_runner(no_work: None, scripted, quick: None) -> Iterator[Callable[[], object]]:
     """Starts runners in this process, which end with the test."""
     from billing.models import OwnerKind
     from completions.owner import own_as

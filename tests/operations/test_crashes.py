@@ -268,3 +268,56 @@ def test_a_killed_valkey_fails_its_streams_and_what_they_sent_is_paid(instance: 
     assert instance.replaced(dead, "valkey-server")
     paid = sum(len(PROMPT) + sent.tokens for sent in streams.sent)
     assert left(instance, email) == 1_000_000 - paid
+
+
+class Jobs:
+    """Jobs that run beside a kill."""
+
+    COUNT = 3
+    TOKENS = 1500
+
+    def __init__(self, up: Up, key: str) -> None:
+        self._up = up
+        self._client = httpx.Client(
+            base_url=up.address, headers={"Authorization": f"Bearer {key}"}, timeout=60
+        )
+        body = {"prompt": PROMPT, "max_tokens": self.TOKENS, "temperature": 0}
+        answers = [self._client.post("/v1/completion-jobs", json=body) for _ in range(self.COUNT)]
+        self.ids = [answer.json()["id"] for answer in answers]
+
+    def count(self, condition: str) -> int:
+        listed = ", ".join(f"'{each}'" for each in self.ids)
+        return ask(
+            self._up, f"SELECT count(*) FROM jobs_job WHERE id IN ({listed}) AND {condition}"
+        )
+
+    def wait(self, condition: str, seconds: float) -> None:
+        wait_for(
+            lambda: self.count(condition) == self.COUNT, f"{condition}\n{self._up.log}", seconds
+        )
+
+    def check_paid_once(self, email: str) -> None:
+        """Each has one whole answer, and the User paid for each of them once."""
+        paid = 0
+        for each in self.ids:
+            answer = self._client.get(f"/v1/completion-jobs/{each}/result")
+            assert answer.status_code == 200, answer.text
+            usage = answer.json()["usage"]
+            assert usage["completion_tokens"] == self.TOKENS
+            paid += usage["total_tokens"]
+        assert left(self._up, email) == 1_000_000 - paid
+
+
+@pytest.mark.row("C-604", "C-606", "C-608", "C-346")
+@pytest.mark.case("J02")
+@pytest.mark.parametrize("words", [("worker", "runner"), ("worker", "engine.tiny")])
+def test_jobs_survive_a_kill_and_are_paid_once(instance: Up, words: tuple[str, str]) -> None:
+    key, email = key_with(instance, 1_000_000)
+    jobs = Jobs(instance, key)
+    jobs.wait("state = 'running'", 60)
+    dead = kill(instance, *words)
+    jobs.wait("losses = 1", SECONDS)
+    jobs.wait("state = 'done'", 240)
+    afterwards(instance)
+    assert instance.replaced(dead, *words)
+    jobs.check_paid_once(email)
