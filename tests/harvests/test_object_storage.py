@@ -25,6 +25,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     server.start()
     host, port = server.get_host_and_port()
     address = f"http://{host}:{port}"
+    httpx.post(f"{address}/moto-api/reset").raise_for_status()
     keys = {"aws_access_key_id": "test", "aws_secret_access_key": "secret"}
     client = boto3.client("s3", endpoint_url=address, region_name="eu-central-1", **keys)
     client.create_bucket(

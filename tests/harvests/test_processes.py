@@ -1,0 +1,101 @@
+"""The harvest worker as a process: started on demand, stopped as planned, killed."""
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from harvests.models import HarvestRun, Stage
+from inference import catalogue, valkey
+from inference.fleet import Fleet, WorkerReport, harvest_worker, queue_of
+from inference.fleet import Stage as WorkerStage
+from operations.launcher import Launcher, Seat, Sight, templated
+from tests.conftest import Caller
+from tests.harvests.conftest import LARGE, Runners, read, submitted, until
+from tests.live import end, eventually, start_process
+
+
+@pytest.fixture
+def start(logs: Path) -> Iterator[object]:
+    """Starts harvest workers of the large model as processes; `log` is where they write."""
+    started = []
+
+    def go() -> object:
+        process = start_process(
+            "worker", f"harvest.{LARGE}", log=logs / "harvest-worker.log", LEASE_SECONDS="2"
+        )
+        started.append(process)
+        return process
+
+    yield go
+    for process in started:
+        end(process)
+
+
+@pytest.mark.row("C-515", "C-605")
+def test_a_worker_process_runs_harvests_and_gives_one_back_when_it_is_stopped(
+    another: Callable[..., Caller], runner: Runners, start, logs: Path
+) -> None:
+    reader = another(1_000_000)
+    fleet = Fleet(valkey.connection())
+    made = submitted(reader, model=LARGE, prompts=["the house of wood " * 80] * 400, layers="all")
+    eventually(lambda: fleet.demand(harvest_worker(LARGE)) is not None)
+    first = start()
+    row = HarvestRun.objects.filter(harvest_id=made["job_id"])
+    eventually(lambda: row.get().tokens_read > 0, 60)
+    [report] = fleet.workers(harvest_worker(LARGE))
+    assert (report.running, report.idle_since, report.pid) == (1, None, first.pid)
+    first.send_signal(signal.SIGTERM)
+    first.wait(40)
+    assert fleet.workers(harvest_worker(LARGE)) == []
+    seen = read(reader, made)
+    if seen["status"] != "done":
+        assert row.get().stage == Stage.ASKED
+        assert seen["status"] == "running"
+        start()
+        seen = until(reader, made, "done", 90)
+    assert seen["result"]["n_shards"] == 13
+    assert seen["tokens"] == min(seen["result"]["tokens"], made["reserved_tokens"])
+
+
+def test_the_launcher_has_a_seat_for_the_harvests_of_a_model(harvest_catalogue: Path) -> None:
+    entries = catalogue.current().enabled
+    supervisor = SimpleNamespace(console=None)
+    with_harvests = Launcher(supervisor, None, entries, lambda name: None, 1.0, 1200.0)  # type: ignore[arg-type]
+    seats = {model.id: model.seat.idle_seconds for model in with_harvests._models}
+    assert seats["harvest/reads"] == 1200
+    assert seats["reads"] == 600
+    assert "harvest/reads-nothing" not in seats
+    without = Launcher(supervisor, None, entries, lambda name: None, 1.0)  # type: ignore[arg-type]
+    assert not any(model.id.startswith("harvest/") for model in without._models)
+
+
+@pytest.mark.row("C-514")
+def test_a_harvest_worker_stays_up_twenty_minutes() -> None:
+    from config.environment import Environment
+
+    idle = Environment.model_fields["harvest_idle_seconds"].default
+    seat = Seat(idle)
+    seat.started()
+    report = WorkerReport(
+        worker_id="w",
+        model_id=harvest_worker("reads"),
+        stage=WorkerStage.SERVING,
+        started_at=0.0,
+        idle_since=5.0,
+        host="here",
+        pid=1,
+    )
+    sight = Sight(False, (report,))
+    assert seat.decide(sight, 0.0).name == "NOTHING"
+    assert seat.decide(sight, 20 * 60 - 1).name == "NOTHING"
+    assert seat.decide(sight, 20 * 60).name == "STOP"
+
+
+def test_a_command_template_names_a_queue_or_a_model() -> None:
+    assert queue_of("tiny") == "engine.tiny"
+    assert queue_of(harvest_worker("tiny")) == "harvest.tiny"
+    assert templated("run worker {queue}", "harvest/tiny") == ("run", "worker", "harvest.tiny")
+    assert templated("run worker engine.{model}", "tiny") == ("run", "worker", "engine.tiny")
