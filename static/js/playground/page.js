@@ -32,7 +32,8 @@ class Playground {
     this.panel = new Panel(this.models, (name) => this.#changed(name));
     this.table = new Table(this, given.runs);
     this.prompt = by("prompt");
-    this.prompt.value = localStorage.getItem("playground.draft") ?? "";
+    // What was typed before this script ran stays.
+    this.prompt.value ||= localStorage.getItem("playground.draft") ?? "";
     by("legend").replaceWith(legend());
     this.#listen();
     this.panel.show(this.values);
