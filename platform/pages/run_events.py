@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from django.conf import settings
-from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
-from accounts.models import User
 from jobs.models import Run
 from jobs.run_events import News, follow
+from pages.event_stream import HERE, KEEPALIVE, event, event_stream, follower
 
 
 async def events(request: HttpRequest, number: int) -> HttpResponseBase:
@@ -18,29 +18,25 @@ async def events(request: HttpRequest, number: int) -> HttpResponseBase:
     Each event `news` has an id, by which a page that was cut off goes on without a lost or a
     doubled character (A-240); the event `end` says that the Run stands whole on the server.
     """
-    user = await request.auser()
-    if not isinstance(user, User):
+    user = await follower(request)
+    if user is None:
         return HttpResponse(status=401)
     run = await Run.objects.of(user.id).filter(number=number).only("id").afirst()
     if run is None:
         raise Http404("there is no such Run")
     after = request.headers.get("Last-Event-ID") or request.GET.get("after", "")
-    told = _told(follow(run.id, after))
-    answer = StreamingHttpResponse(told, content_type="text/event-stream; charset=utf-8")
-    answer.headers["Cache-Control"] = "no-cache"
-    answer.headers["X-Accel-Buffering"] = "no"
-    return answer
+    return event_stream(_told(follow(run.id, after)))
 
 
 async def _told(news: AsyncIterator[News]) -> AsyncIterator[bytes]:
     """Yield events; a comment now and then keeps the line open, and notices a page that left."""
-    yield b": here\n\n"
+    yield HERE
     coming = asyncio.ensure_future(anext(news))
     try:
         while True:
             done, _ = await asyncio.wait([coming], timeout=settings.BASALT.keepalive_seconds)
             if not done:
-                yield b": keepalive\n\n"
+                yield KEEPALIVE
                 continue
             yield _event(coming.result())
             coming = asyncio.ensure_future(anext(news))
@@ -51,18 +47,10 @@ async def _told(news: AsyncIterator[News]) -> AsyncIterator[bytes]:
 
 
 def _event(news: News) -> bytes:
+    state = b'"state": "' + news.state.value.encode() + b'"'
     if news.ended:
-        return b'event: end\ndata: {"state": "' + news.state.value.encode() + b'"}\n\n'
+        return event("end", b"{" + state + b"}")
     gains = b", ".join(piece[1:-1] for piece in news.pieces)
     anew = b"true" if news.anew else b"false"
-    return (
-        b"id: "
-        + str(news.place).encode()
-        + b'\nevent: news\ndata: {"state": "'
-        + news.state.value.encode()
-        + b'", "anew": '
-        + anew
-        + b', "gains": ['
-        + gains
-        + b"]}\n\n"
-    )
+    data = b"{" + state + b', "anew": ' + anew + b', "gains": [' + gains + b"]}"
+    return event("news", data, place=str(news.place))
