@@ -1,6 +1,10 @@
 """Sections 6 and 11: the caps of a request and its `max_tokens`, as pure rules."""
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import TemplateProcessing
 
 from completions import caps
 from completions.caps import Output
@@ -154,6 +158,20 @@ def test_the_room_left_is_counted_in_bytes_where_there_is_no_tokenizer():
     assert text.count == 11
     output = caps.settle_output(asked(), model(8192), (text.count,))
     assert output.max_tokens == 8192 - 11
+
+
+@pytest.mark.row("C-329", "C-330")
+@pytest.mark.parametrize(("knows", "held"), [(True, 6), (False, 13)])
+def test_the_hold_of_the_example(knows, held):
+    """Its text is four tokens of a tokenizer like Llama's, and 11 bytes with one for BOS."""
+    words = Tokenizer(WordLevel({"<|begin|>": 0, "The": 1, "sky": 2, "is": 3}))
+    words.pre_tokenizer = Whitespace()
+    words.post_processor = TemplateProcessing(
+        single="<|begin|> $A", special_tokens=[("<|begin|>", 0)]
+    )
+    counter = TokenCounter(words if knows else None, 131_072)
+    (text,) = counter.encode_texts(["The sky is"], add_special_tokens=True)
+    assert caps.tokens_to_hold(asked(max_tokens=2), (text.count,), 2) == held
 
 
 @pytest.mark.row("C-301")

@@ -4,6 +4,7 @@ Schemathesis loads this module by SCHEMATHESIS_HOOKS, in a process without Djang
 """
 
 import json
+import os
 import zlib
 from typing import Any
 
@@ -23,9 +24,34 @@ def every_second(value: object) -> bool:
     return zlib.crc32(repr(value).encode()) % 2 == 0
 
 
+OBJECTS: dict[str, list[dict[str, str]]] = json.loads(os.environ["FUZZ_OBJECTS"])
+"""Parameters of paths to objects that are there, by the beginning of the path."""
+
+
+def of_completion(context: HookContext) -> bool:
+    """Whether the body of the operation is one of a Completion."""
+    return context.operation is None or context.operation.path in (
+        "/v1/completions",
+        "/v1/completion-jobs",
+    )
+
+
+@schemathesis.hook
+def map_query(context: HookContext, query: Any) -> Any:
+    """Wait for a harvest for a moment only."""
+    if query and isinstance(query.get("wait"), int | float):
+        query["wait"] = min(query["wait"], 0.1)
+    return query
+
+
 @schemathesis.hook
 def map_path_parameters(context: HookContext, path_parameters: Any) -> Any:
-    """Every second name of a model is one that is served."""
+    """Every second name of a model is one that is served, and every second object is there."""
+    if path_parameters and context.operation is not None:
+        for start, there in OBJECTS.items():
+            if context.operation.path.startswith(start) and every_second(path_parameters):
+                chosen = there[zlib.crc32(repr(path_parameters).encode()) % len(there)]
+                path_parameters |= {name: chosen[name] for name in path_parameters}
     if path_parameters and "model_id" in path_parameters:
         name = path_parameters["model_id"]
         if every_second(name):
@@ -51,6 +77,10 @@ def map_body(context: HookContext, body: Any) -> Any:
     stays as it is, and so does every second body.
     """
     if not isinstance(body, dict) or not every_second(body):
+        return body
+    if not of_completion(context):
+        if isinstance(body.get("model"), str) and "\0" not in body["model"]:
+            body["model"] = SERVED[0]
         return body
     model = body.get("model")
     if isinstance(model, str) and "\0" not in model:
@@ -111,6 +141,9 @@ def check_stream(text: str) -> None:
     data = [line.removeprefix("data: ") for line in text.split("\n") if line.startswith("data: ")]
     assert data[-1] == "[DONE]"
     for event in map(json.loads, data[:-1]):
+        if event.get("object") == "loom.node":
+            conform(event, "Node")
+            continue
         if "error" in event:
             conform(event, "ErrorResponse")
             continue
