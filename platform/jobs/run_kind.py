@@ -44,9 +44,14 @@ WHERE id = %(run)s AND attempt = %(attempt)s AND state = 'running'
 """
 
 
+def without_nul(text: str) -> str:
+    """Return a text that a column can hold: the database has no U+0000."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
 def start_of(text: str) -> str:
-    """Return what lists show of a text; the database holds no U+0000."""
-    return text[:START_LENGTH].replace("\0", "\N{REPLACEMENT CHARACTER}")
+    """Return what lists show of a text."""
+    return without_nul(text[:START_LENGTH])
 
 
 class RunRecord(WorkRecord[Run]):

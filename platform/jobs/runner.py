@@ -45,8 +45,8 @@ class InHand:
     task: asyncio.Task[None]
 
     def stop(self, why: Stop) -> None:
-        """Cancel the work, unless it was stopped before."""
-        if self.record.stop is None:
+        """Cancel the work, unless it was stopped before; what is lost is lost whatever it was."""
+        if self.record.stop is None or (why is Stop.LOST and self.record.stop is not Stop.LOST):
             self.record.stop = why
             self.task.cancel()
 

@@ -17,7 +17,7 @@ from completions.kept import KeptBody, forget_files, keep, keep_request
 from completions.request import CompletionRequest
 from jobs import queue
 from jobs.models import Run, RunQuerySet
-from jobs.run_kind import ACTIVATIONS, OUTPUTS, REQUESTS, RunKind, start_of
+from jobs.run_kind import ACTIVATIONS, OUTPUTS, REQUESTS, RunKind, start_of, without_nul
 from jobs.states import WorkState
 
 APART = ("prompt", "model", "stream", "apply_steering_vectors")
@@ -73,7 +73,7 @@ def start(*, user_id: UUID, asked: Sequence[Asked]) -> list[Run]:
                     number=first + place,
                     model=each.model,
                     created_at=Now(),
-                    prompt=each.prompt,
+                    prompt=without_nul(each.prompt),
                     prompt_start=start_of(each.prompt),
                     settings=_settings(each.body),
                     body=bodies[place].inline,

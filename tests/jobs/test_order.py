@@ -1,5 +1,6 @@
 """Which work runs next, and how much of it at once."""
 
+import json
 import random
 
 import pytest
@@ -271,3 +272,24 @@ def test_a_claim_costs_the_same_whatever_history_and_whatever_a_paused_key_has(m
     mine.refresh_from_db()
     assert mine.owner == lease
     assert Job.objects.filter(owner=lease).count() == 1
+
+
+def test_a_ring_wakes_a_runner(caller, scripted, make_runner, settings):
+    """The runner itself would look in a minute. The test hears the ring of the web process."""
+    from inference import valkey
+    from jobs.queue import RING
+    from jobs.ringing import listen
+    from jobs.tasks import ring
+
+    settings.BASALT = settings.BASALT.model_copy(update={"work_poll_seconds": 60.0})
+    runner = make_runner()
+    listen(runner.ring)
+    try:
+        job = submit(caller)
+        message = json.loads(valkey.connection().lindex("runner", 0))
+        assert message["headers"]["task"] == RING
+        ring("job")
+        scripted.next(30).answer("a")
+        job.wait("succeeded")
+    finally:
+        listen(lambda: None)

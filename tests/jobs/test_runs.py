@@ -483,4 +483,56 @@ def test_a_run_keeps_what_was_asked_for_in_the_apis_form(caller, no_work):
     body = {"temperature": 0.5, "seed": 7, "apply_steering_vectors": vectors}
     [run] = start(caller, body)
     assert runs.body_of(read(run)) == {"model": "tiny", "prompt": IDS, "max_tokens": 3} | body
-    assert read(run).settings == {"max_tokens": 3, "temperature": 0.5, "seed": 7}
+    listed = read(run).settings
+    assert listed.pop("apply_steering_vectors") == [{"layer_indices": [0]}]
+    assert listed == {"max_tokens": 3, "temperature": 0.5, "seed": 7}
+
+
+@pytest.mark.row("A-240")
+def test_the_page_follows_a_run_by_events_that_go_on_after_a_break(
+    caller, scripted, runner, make_caller
+):
+    """The view itself: its bytes, and who may read them."""
+    from django.http import Http404
+    from django.test import RequestFactory
+
+    from accounts.models import User
+    from pages.run_events import events
+
+    [run] = start(caller, max_tokens=40)
+    asked = scripted.next()
+    asked.say("one ")
+    eventually(lambda: read(run).pieces.exists())
+    user = User.objects.get(id=caller.user_id)
+    other = User.objects.get(id=make_caller().user_id)
+
+    async def ask(who: User | None, until: str, after: str = "") -> str:
+        request = RequestFactory().get("/", headers={"Last-Event-ID": after} if after else {})
+
+        async def auser() -> User | None:
+            return who
+
+        request.auser = auser
+        answer = await events(request, run.number)
+        if answer.status_code != 200:
+            return str(answer.status_code)
+        told = b""
+        async for part in answer.streaming_content:
+            told += part
+            if until.encode() in told and told.endswith(b"\n\n"):
+                break
+        return told.decode()
+
+    def told(*args: object) -> str:
+        return asyncio.run(asyncio.wait_for(ask(*args), 20))
+
+    first = told(user, '"one "')
+    place = first.rpartition("id: ")[2].partition("\n")[0]
+    asked.say("two", finish="length")
+    asked.finish()
+    wait(run, "done")
+    assert told(user, "event: end", place).count("one ") == 0
+    assert 'event: end\ndata: {"state": "done"}' in told(user, "event: end")
+    assert told(None, "") == "401"
+    with pytest.raises(Http404):
+        told(other, "")
