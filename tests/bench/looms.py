@@ -40,6 +40,8 @@ from tests.live import web_process  # noqa: E402
 
 SIZES = (10, 200, 2000)
 WATCHERS = 200
+AT_ONCE = 20
+"""Watchers that come at the same time."""
 
 
 def caller() -> tuple[UUID, str]:
@@ -181,7 +183,8 @@ class Watching:
         last = b""
         while b"data: [DONE]" not in last:
             data = await reader.read(2**16)
-            assert data, "the stream broke off"
+            if not data or (not last and b" 200 " not in data[:20]):
+                raise RuntimeError(f"no stream: {data[:300]!r}")
             last = last[-20:] + data
             if b"data: {" in last:
                 self.began.set()
@@ -199,8 +202,19 @@ async def watched(client: httpx.Client, key: str, loom: str, engine: object, mod
         client.post(f"/v1/looms/{loom}/nodes/{root}/branch", json=body).raise_for_status()
         asked = await asyncio.to_thread(engine.next, 20)
         address = str(client.base_url).rstrip("/")
-        watching = [Watching(address, key, loom) for _ in range(count)]
-        await asyncio.gather(*(each.began.wait() for each in watching))
+        watching: list[Watching] = []
+        while len(watching) < count:
+            some = [
+                Watching(address, key, loom) for _ in range(min(AT_ONCE, count - len(watching)))
+            ]
+            for each in some:
+                await asyncio.wait(
+                    [each.task, asyncio.ensure_future(each.began.wait())],
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if each.task.done():
+                    await each.task
+            watching += some
         for _ in range(10):
             asked.say(" word")
             await asyncio.sleep(0.1)
