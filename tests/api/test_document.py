@@ -27,6 +27,9 @@ SHOWN = {
     "looms.deleteNode",
     "looms.splitNode",
     "looms.addSibling",
+    "harvest.createHarvest",
+    "harvest.getHarvest",
+    "harvest.cancelHarvest",
     "chat.createChatCompletion",
     "health.health",
 }

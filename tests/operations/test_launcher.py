@@ -377,7 +377,7 @@ def test_a_template_without_a_model_is_refused() -> None:
         check=False,
     )
     assert refused.returncode == 1
-    assert "--command needs {model}" in refused.stderr
+    assert "--command needs {queue} or {model}" in refused.stderr
 
 
 def test_a_lost_valkey_is_said_once_and_outlived(open_folder: Path) -> None:
