@@ -134,7 +134,7 @@ def read_output(raw: bytes) -> Output:
 
 def page_run(run: Run) -> PageRun:
     """Return a row of the table."""
-    return PageRun(**_row(run, {"model": run.model, **run.settings}))
+    return _row(run, {"model": run.model, **run.settings})
 
 
 def whole_run(run: Run) -> WholeRun:
@@ -149,7 +149,7 @@ def whole_run(run: Run) -> WholeRun:
     until = run.activations_until
     has_tokens = bool(choices and any(choice.tokens for choice in choices))
     return WholeRun(
-        **_row(run, body_of(run)),
+        **msgspec.structs.asdict(_row(run, body_of(run))),
         prompt=run.prompt,
         choices=choices,
         activations=until is not None and until > timezone.now(),
@@ -157,28 +157,27 @@ def whole_run(run: Run) -> WholeRun:
     )
 
 
-def _row(run: Run, request: dict[str, object]) -> dict[str, object]:
+def _row(run: Run, request: dict[str, object]) -> PageRun:
     status, label = STATUSES[WorkState(run.state)]
-    ended = run.finished_at
+    began, ended = run.started_at, run.finished_at
     usage = None
     if run.completion_tokens is not None and run.state != WorkState.FAILED:
         usage = PageUsage(
             prompt_tokens=run.prompt_tokens or 0, completion_tokens=run.completion_tokens
         )
-    began = run.started_at
-    return {
-        "number": run.number,
-        "status": status,
-        "status_label": label,
-        "model": run.model,
-        "request": request,
-        "text": run.output_start,
-        "usage": usage,
-        "seconds": (ended - began).total_seconds() if ended and began else None,
-        "time": run_time(run),
-        "comparison": str(run.comparison) if run.comparison else None,
-        "error": page_error(run),
-    }
+    return PageRun(
+        number=run.number,
+        status=status,
+        status_label=label,
+        model=run.model,
+        request=request,
+        text=run.output_start,
+        usage=usage,
+        seconds=(ended - began).total_seconds() if ended and began else None,
+        time=run_time(run),
+        comparison=str(run.comparison) if run.comparison else None,
+        error=page_error(run),
+    )
 
 
 def run_time(run: Run) -> str:

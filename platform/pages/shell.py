@@ -101,7 +101,7 @@ def shell_of(request: HttpRequest) -> Shell:
 
 
 def signed_in(
-    view: Callable[Concatenate[AppRequest, P], HttpResponse],
+    view: Callable[Concatenate[AppRequest, P], HttpResponseBase],
 ) -> Callable[Concatenate[HttpRequest, P], HttpResponseBase]:
     """Let only a signed-in User see a page; others go to the sign-in and come back (A-071).
 
@@ -110,7 +110,7 @@ def signed_in(
     """
 
     @wraps(view)
-    def guarded(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
+    def guarded(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
         user = getattr(request, "user", None)
         if isinstance(user, User):
             answer = view(cast("AppRequest", request), *args, **kwargs)

@@ -8,7 +8,8 @@ function place(menu, button) {
   const below = at.bottom + GAP;
   const above = at.top - GAP - own.height;
   const top = below + own.height <= innerHeight || above < 0 ? below : above;
-  const left = button.closest(".nav") ? at.left : at.right - own.width;
+  // A menu opens towards the middle of the window.
+  const left = at.left + at.width / 2 < innerWidth / 2 ? at.left : at.right - own.width;
   menu.style.top = `${Math.max(GAP, Math.min(top, innerHeight - own.height - GAP))}px`;
   menu.style.left = `${Math.max(GAP, Math.min(left, innerWidth - own.width - GAP))}px`;
 }

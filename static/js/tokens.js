@@ -131,9 +131,9 @@ function moved(event, buttons, opens) {
 
 /**
  * The likeliest tokens at a place, each a button: `takes(entry)` is called with the one that is
- * pressed, and without `takes` they are a list to read.
+ * pressed, of those that `can(entry)` lets; without `takes` they are a list to read.
  */
-export function likeliest(token, { takes = null, takesLabel = "Go on with" } = {}) {
+export function likeliest(token, { takes = null, can = () => true, takesLabel = "Go on with" } = {}) {
   const own = token.top.some((entry) => entry.id === token.id && entry.text === token.text);
   const entries = own || token.logprob === null ? token.top : [token, ...token.top];
   const most = Math.max(...entries.map((entry) => Math.exp(entry.logprob)), 1e-9);
@@ -148,7 +148,7 @@ export function likeliest(token, { takes = null, takesLabel = "Go on with" } = {
       make("span", { class: "likely-id quiet", text: entry.id === null ? "" : `id ${entry.id}` }),
     ];
     const row =
-      takes && !isOwn
+      takes && !isOwn && can(entry)
         ? make("button", { type: "button", class: "likely", title: `${takesLabel} ${named(entry.text)}`, onclick: () => takes(entry) }, ...cells)
         : make("span", { class: "likely" }, ...cells);
     return make("li", { "data-own": isOwn || null, "aria-current": isOwn ? "true" : null }, row);

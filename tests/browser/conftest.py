@@ -18,7 +18,7 @@ from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from accounts.models import User
-from tests.live import Web, end, start_process, web_process
+from tests.live import Web, end, eventually, start_process, web_process
 
 CATALOGUE = """
 [[models]]
@@ -115,23 +115,26 @@ def desk(database: None, logs: Path, tmp_path_factory: pytest.TempPathFactory) -
         yield Desk(web, catalogue, logs)
 
 
+def _worker(desk: Desk, role: str, ready: str) -> Iterator[None]:
+    log = desk.logs / f"desk-{role}.log"
+    process = start_process("worker", role, log=log, **desk.environment())
+    try:
+        eventually(lambda: ready in log.read_text(), 120)
+        yield
+    finally:
+        end(process)
+
+
 @pytest.fixture(scope="package")
 def runner(desk: Desk) -> Iterator[None]:
     """The runner of background work."""
-    process = start_process(
-        "worker", "runner", log=desk.logs / "desk-runner.log", **desk.environment()
-    )
-    yield
-    end(process)
+    yield from _worker(desk, "runner", "consuming")
 
 
 @pytest.fixture(scope="package")
 def engine(desk: Desk) -> Iterator[None]:
     """A real engine of `desk`."""
-    log = desk.logs / "desk-engine.log"
-    process = start_process("worker", "engine.desk", log=log, **desk.environment())
-    yield
-    end(process)
+    yield from _worker(desk, "engine.desk", "serving")
 
 
 @pytest.fixture(scope="package")

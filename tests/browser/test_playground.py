@@ -138,6 +138,7 @@ def test_tokens_open_and_another_goes_on_in_a_new_run(page_for: PageFor, rich) -
 
 
 @pytest.mark.row("A-297", "A-298", "A-109", "A-283", "A-245", "A-278", "A-282", "A-284", "A-279")
+@pytest.mark.row("A-281")
 def test_what_is_copied_of_a_run(page_for: PageFor, rich, told, desk: Desk) -> None:
     page = page_for(
         rich,
@@ -420,7 +421,59 @@ def test_a_run_opens_as_a_loom(page_for: PageFor, rich) -> None:
     assert nodes[1].parent_id == nodes[0].id
 
 
-@pytest.mark.row("A-133")
+@pytest.mark.row("A-224")
+@pytest.mark.parametrize(
+    ("warm", "starts"), [({"told"}, "told"), ({"desk", "told"}, "desk"), (set(), "desk")]
+)
+def test_a_new_playground_starts_on_a_warm_model(
+    page_for: PageFor, rich, warm: set[str], starts: str
+) -> None:
+    page = page_for(rich, "/jobs")
+
+    def with_warm(route) -> None:
+        answer = route.fetch()
+        html = answer.text()
+        found = re.search(r'(<script id="playground-state"[^>]*>)(.*?)(</script>)', html)
+        state = json.loads(found[2])
+        for model in state["models"]:
+            model["warm"] = model["id"] in warm
+        route.fulfill(response=answer, body=html.replace(found[2], json.dumps(state)))
+
+    page.route("**/playground", with_warm)
+    page.goto("/playground")
+    expect(page.locator("#model-button")).to_have_attribute("title", starts)
+
+
+def test_a_run_by_keyboard_alone(page_for: PageFor, rich) -> None:
+    page = page_for(rich, REAL)
+
+    def tab_to(target, most: int = 60) -> None:
+        for _ in range(most):
+            if target.evaluate("e => e === document.activeElement"):
+                return
+            page.keyboard.press("Tab")
+        raise AssertionError("not reached by Tab")
+
+    tab_to(prompt_of(page))
+    page.keyboard.type("A bell")
+    page.keyboard.press("Control+Enter")
+    ran(page)
+    tab_to(page.locator(".token").first)
+    page.keyboard.press("End")
+    page.keyboard.press("Enter")
+    expect(page.locator(".likeliest")).to_be_visible()
+    tab_to(page.locator("button.likely").first)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name=re.compile("^Run 2"))).to_be_visible()
+    ran(page)
+    menu = page.get_by_role("button", name="Menu of Run 1")
+    tab_to(menu, 120)
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name=re.compile("^Run 1"))).to_be_visible()
+
+
+@pytest.mark.row("A-133", "A-275")
 @pytest.mark.parametrize("colours", ["light", "dark"])
 def test_a_phone_runs_and_no_serious_fault_is_found(page_for: PageFor, rich, colours: str) -> None:
     page = page_for(rich, REAL + "%26read%3Dall", phone=True, color_scheme=colours)
@@ -440,6 +493,13 @@ def test_a_phone_runs_and_no_serious_fault_is_found(page_for: PageFor, rich, col
     expect(page.locator(".likeliest")).to_be_visible()
     assert serious_faults(page) == []
     assert not is_too_wide(page)
+    rows = page.locator("#runs-scroll")
+    assert rows.evaluate("e => e.scrollWidth > e.clientWidth")
+    menu = page.get_by_role("button", name="Menu of Run 1")
+    edge = rows.bounding_box()
+    at = menu.bounding_box()
+    assert at["x"] + at["width"] <= edge["x"] + edge["width"] + 1
+    assert menu.evaluate("e => getComputedStyle(e.closest('td')).position") == "sticky"
 
 
 def test_a_hold_of_the_next_run_stands_beside_its_button(page_for: PageFor) -> None:

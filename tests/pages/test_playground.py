@@ -137,7 +137,7 @@ def test_the_contracts_models_have_their_short_names() -> None:
     }
 
 
-@pytest.mark.row("A-247", "A-248", "A-224")
+@pytest.mark.row("A-247", "A-248")
 def test_the_page_knows_what_is_warm_and_how_far_a_start_is(
     browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,6 +320,69 @@ def test_a_failure_while_it_runs_keeps_the_text_and_costs_nothing(
     found = ended(browser)
     assert found["status"] == "failed"
     assert found["choices"][0]["text"] == " rings"
+
+
+@pytest.mark.row("A-241")
+def test_a_run_that_is_put_back_by_a_planned_restart_begins_anew(
+    browser, user: User, make_runner, scripted
+) -> None:
+    first = make_runner()
+    start(browser, max_tokens=2)
+    scripted.next().say(" half")
+    first.stop(0)
+    assert whole(browser)["status"] == "waiting"
+    assert not Hold.objects.open().filter(user=user).exists()
+    make_runner()
+    scripted.next().answer(" a", " whole")
+    assert ended(browser)["choices"][0]["text"] == " a whole"
+    assert Hold.objects.listed().filter(user=user).count() == 1
+
+
+@pytest.mark.row("A-249")
+def test_a_run_of_a_model_that_never_starts_fails_after_its_patience(
+    browser, user: User, make_runner, quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert settings.BASALT.background_answer_timeout == 45 * 60
+    hasty = settings.BASALT.model_copy(update={"background_answer_timeout": 0.5})
+    monkeypatch.setattr(settings, "BASALT", hasty)
+    start(browser, model="tiny-other")
+    make_runner()
+    found = ended(browser)
+    assert found["status"] == "failed"
+    assert found["error"]["message"] == "Could not reach Inference: Request timed out."
+    assert tokens_left(user_id=user.id, key_id=None).budget_left == 100_000
+
+
+@pytest.mark.row("A-250")
+def test_a_run_waits_for_a_place_of_its_model(
+    browser, make_runner, quick, scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    narrow = settings.BASALT.model_copy(update={"max_inflight_per_model": 1})
+    monkeypatch.setattr(settings, "BASALT", narrow)
+    make_runner()
+    start(browser)
+    asked = scripted.next()
+    start(browser)
+    assert whole(browser, 2)["status"] == "waiting"
+    asked.answer("a")
+    scripted.next().answer("b")
+    assert ended(browser, 2)["status"] == "completed"
+
+
+@pytest.mark.row("A-251")
+def test_after_failures_in_a_row_a_run_of_that_model_fails_at_once(
+    browser, runner, scripted
+) -> None:
+    for number in range(1, settings.BASALT.breaker_failures + 1):
+        start(browser)
+        scripted.next().fail(FailureCode.SERVER_ERROR)
+        assert ended(browser, number)["status"] == "failed"
+    start(browser)
+    number += 1
+    assert ended(browser, number)["error"]["code"] == "circuit_open"
+    assert scripted.asked.empty()
+    start(browser, model="tiny-other")
+    assert whole(browser, number + 1)["status"] in ("waiting", "running")
 
 
 @pytest.mark.row("A-270", "A-271", "A-273", "A-127", "A-286", "A-576")

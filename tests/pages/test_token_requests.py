@@ -19,6 +19,13 @@ pytestmark = pytest.mark.django_db
 PATH = "/usage/request"
 
 
+def main_of(answer) -> str:
+    """The page's own part, without what surrounds every page."""
+    html = answer.content.decode()
+    assert "<h1>Request more tokens</h1>" in html
+    return html.partition("<main")[2].partition("</main>")[0]
+
+
 @pytest.fixture
 def form(tiny_catalogue) -> dict[str, object]:
     return {"tokens": "50K", "models": ["tiny"], "project": "Norms", "planned_usage": "Many runs"}
@@ -76,8 +83,7 @@ def test_amounts_are_short_where_nothing_is_lost(tokens: int, text: str) -> None
 
 @pytest.mark.row("A-207", "A-208", "A-209")
 def test_the_form_asks_what_it_must(form: dict[str, object]) -> None:
-    html = signed_in(make_user()).get(PATH).content.decode()
-    assert "Request more tokens" in words(html)
+    html = main_of(signed_in(make_user()).get(PATH))
     labels = [
         words(each)
         for each in re.findall(r"<(?:label for|legend)[^>]*>(.*?)</(?:label|legend)>", html)
@@ -102,7 +108,7 @@ def test_a_missing_answer_says_so_under_its_question_and_keeps_the_rest(
     user = make_user()
     sent = form | {missing: [] if missing == "models" else " ", "results": "kept <b>words</b>"}
     answer = signed_in(user).post(PATH, sent)
-    html = answer.content.decode()
+    html = main_of(answer)
     assert answer.status_code == 400
     assert re.findall(r'id="(\w+)-fault"', html) == [missing]
     assert "kept &lt;b&gt;words&lt;/b&gt;" in html

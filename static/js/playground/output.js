@@ -204,7 +204,9 @@ export class Output {
         place.replaceChildren();
         if (open === null) return;
         const takes = this.run.can_branch ? (entry) => this.play.branch(this.run, choice.index, open, entry.id) : null;
-        place.append(likeliest(choice.tokens[open], { takes, takesLabel: "Go on in a new Run with" }));
+        // Only a token whose id is known can be sent as it is.
+        const can = (entry) => entry.id !== null;
+        place.append(likeliest(choice.tokens[open], { takes, can, takesLabel: "Go on in a new Run with" }));
       },
     });
     place.addEventListener("keydown", (event) => {
