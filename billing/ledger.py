@@ -177,7 +177,7 @@ def take_hold(
         books = Books.lock(user_id, at, key_id=key_id, owner=owner)
         left = books.left()
         hold = Hold(
-            id=_time_ordered_id(at),
+            id=time_ordered_id(at),
             user_id=user_id,
             key_id=key_id,
             owner_id=owner,
@@ -274,7 +274,7 @@ def _take_overage(books: Books, hold: Hold, beyond: int) -> int:
     return from_allowance + from_budget
 
 
-def _time_ordered_id(at: datetime) -> UUID:
+def time_ordered_id(at: datetime) -> UUID:
     """Return a UUID of version 7: milliseconds of `at`, then chance."""
     milliseconds = int(at.timestamp() * 1000)
     version, variant = 0x7 << 76, 0b10 << 62

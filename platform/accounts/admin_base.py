@@ -3,7 +3,7 @@
 Admins change; staff decide and read (issue: roles). A list counts no further than `MOST_ROWS`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 from urllib.parse import urlencode
 from uuid import UUID
@@ -115,8 +115,3 @@ def action(*, description: str, url_path: str, permissions: Sequence[str]) -> Ca
         description=description, url_path=url_path, permissions=list(permissions)
     )
     return cast("Callable[[F], F]", made)
-
-
-def labelled(*, description: str, labels: Mapping[str, str]) -> Callable[[F], F]:
-    """Make a method a column of coloured words: each word with its kind."""
-    return cast("Callable[[F], F]", decorators.display(description=description, label=dict(labels)))

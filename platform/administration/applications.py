@@ -15,7 +15,7 @@ from access import decisions, invites
 from access.decisions import Terms
 from access.models import Application, ApplicationStatus, Invite
 from accounts.actions import note
-from accounts.admin_base import ReadOnlyAdmin, action, by_of, id_of, labelled
+from accounts.admin_base import ReadOnlyAdmin, action, by_of, id_of
 from accounts.people import Refused
 from administration.amounts import Addresses, Amount, TagField
 from administration.dialogs import Dialog, Written, show
@@ -115,10 +115,7 @@ class ApplicationAdmin(ReadOnlyAdmin):
         text = application.planned_usage
         return text if len(text) <= 120 else f"{text[:119]}…"
 
-    @labelled(
-        description="Status",
-        labels={"Open": "info", "Approved": "success", "Rejected": "warning"},
-    )
+    @admin.display(description="Status")
     def status_(self, application: Application) -> str:
         """Open, approved or rejected."""
         return str(application.get_status_display())
@@ -291,10 +288,7 @@ class InviteAdmin(ReadOnlyAdmin):
         """The Budget that it gives."""
         return f"{invite_.tokens:,}"
 
-    @labelled(
-        description="Status",
-        labels={"Open": "info", "Used": "success", "Expired": "warning", "Withdrawn": "danger"},
-    )
+    @admin.display(description="Status")
     def status_(self, invite_: Invite) -> str:
         """Open, used, expired or withdrawn."""
         return invite_.status

@@ -11,7 +11,7 @@ from django.shortcuts import get_object_or_404
 from django.urls import reverse
 
 from accounts.actions import note
-from accounts.admin_base import ReadOnlyAdmin, action, by_of, id_of, labelled
+from accounts.admin_base import ReadOnlyAdmin, action, by_of, id_of
 from accounts.models import User
 from accounts.people import Refused
 from administration.amounts import Amount, Words
@@ -116,10 +116,7 @@ class TokenRequestAdmin(ReadOnlyAdmin):
         """The project, or that none was asked for (A-405)."""
         return request_.project or "None"
 
-    @labelled(
-        description="Status",
-        labels={"Waiting": "info", "Approved": "success", "Rejected": "warning"},
-    )
+    @admin.display(description="Status")
     def status_(self, request_: TokenRequest) -> str:
         """Waiting, approved or rejected."""
         return str(request_.get_status_display())

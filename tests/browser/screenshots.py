@@ -4,6 +4,7 @@ import os
 import random
 from datetime import timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from django.utils import timezone
@@ -157,3 +158,33 @@ def test_empty_playground(page_for: PageFor) -> None:
     take_it(page, "playground-empty", "wide-light")
     page.get_by_role("button", name="Add vector").click()
     take_it(page, "playground-vector", "wide-light")
+
+
+@pytest.mark.parametrize(("look", "options"), LOOKS)
+def test_people(page_for: PageFor, busy: User, look: str, options: dict) -> None:
+    """Access, the profile, feedback, and the admin."""
+    page = page_for(None, "/sign-in", **options)
+    for path in ("/sign-in", "/apply", "/forgot-password", "/set-password"):
+        page.goto(path)
+        take_it(page, path.strip("/"), look, full=path == "/apply")
+    page = page_for(busy, "/profile", **options)
+    take_it(page, "profile", look)
+    page.goto("/profile/two-factor")
+    take_it(page, "two-factor", look)
+    page.goto("/jobs")
+    page.evaluate("document.getElementById('feedback').showModal()")
+    take_it(page, "feedback", look)
+    admin = User.objects.create_superuser(f"{uuid4().hex[:6]}@example.org")
+    page = page_for(admin, "/admin/", **options)
+    for name, path in (
+        ("admin", "/admin/"),
+        ("admin-users", "/admin/accounts/user/"),
+        ("admin-user", f"/admin/accounts/user/{busy.id}/change/"),
+        ("admin-grant", f"/admin/accounts/user/{busy.id}/grant/"),
+        ("admin-applications", "/admin/access/application/"),
+        ("admin-invite", "/admin/access/invite/add/"),
+        ("admin-requests", "/admin/billing/tokenrequest/"),
+    ):
+        page.goto(path)
+        page.wait_for_load_state("networkidle")
+        take_it(page, name, look, full=name == "admin-user")
