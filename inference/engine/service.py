@@ -72,13 +72,19 @@ class Engine:
         """
         if limits.threads is not None:
             torch.set_num_threads(limits.threads)
+        found = kernels.find(folder.parent / compiling.FOLDER)
         loaded = loading.load(
             folder,
             dtype=dtype,
             device=device,
             max_model_len=max_model_len,
             report=report,
-            kernels=kernels.find(folder.parent / compiling.FOLDER),
+            kernels=found,
+        )
+        log.info(
+            "engine loaded",
+            kernels=compiling.file_name() if loaded.kernels else "none",
+            threads=torch.get_num_threads(),
         )
         return cls(Core(loaded, limits))
 

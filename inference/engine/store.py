@@ -1,12 +1,17 @@
 """Where the keys and values of all sequences lie."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from inference.engine.kernels import Kernels
+
+_ALIGNMENT = 64
+"""Bytes of a cache line."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +45,11 @@ class BlockStore:
         self.dtype = dtype
         self.kernels = kernels
 
-        def zeros(heads: int, dim: int) -> Tensor:
-            # Zeros are pages that the system has not given out yet, so an unused pool is free.
-            return torch.zeros((blocks + 1, heads, block_tokens, dim), dtype=dtype, device=device)
+        def pool(heads: int, dim: int) -> Tensor:
+            return _zeros((blocks + 1, heads, block_tokens, dim), dtype, device)
 
-        self.keys = [zeros(shape.heads, shape.key_dim) for shape in shapes]
-        self.values = [zeros(shape.heads, shape.value_dim) for shape in shapes]
+        self.keys = [pool(shape.heads, shape.key_dim) for shape in shapes]
+        self.values = [pool(shape.heads, shape.value_dim) for shape in shapes]
 
     @staticmethod
     def block_bytes(shapes: Sequence[LayerShape], block_tokens: int, dtype: torch.dtype) -> int:
@@ -62,3 +66,14 @@ class BlockStore:
         """Write zeros, so that no number of a failed sequence can reach another one."""
         for pool in (*self.keys, *self.values):
             pool[list(blocks)] = 0
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return zeros that take memory only where they were written to, on a CPU."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    # torch writes its zeros; NumPy asks the system for pages that it gives out when they are used.
+    size = math.prod(shape) * dtype.itemsize
+    room = np.zeros(size + _ALIGNMENT, dtype=np.uint8)
+    first = -room.ctypes.data % _ALIGNMENT
+    return torch.from_numpy(room[first : first + size]).view(dtype).view(shape)
