@@ -42,6 +42,7 @@ def smollm() -> TokenCounter:
 
 
 @pytest.mark.row("C-328")
+@pytest.mark.case("T09")
 def test_a_text_counts_by_the_tokenizer_with_bos_while_special_tokens_are_on():
     counter = TokenCounter(byte_tokenizer(bos=True), 512)
     (on,) = counter.encode_texts(["hello"], add_special_tokens=True)
@@ -54,6 +55,7 @@ def test_a_text_counts_by_the_tokenizer_with_bos_while_special_tokens_are_on():
     assert empty.ids == (0,)
 
 
+@pytest.mark.case("T09")
 def test_a_tokenizer_without_bos_adds_none(smollm):
     (encoded,) = smollm.encode_texts(["The capital of France is"], add_special_tokens=True)
     assert encoded.ids == (504, 3575, 282, 4649, 314)

@@ -117,3 +117,47 @@ def test_the_same_request_gives_the_same_tokens_again(sdk: OpenAI) -> None:
             for _ in range(3)
         ]
         assert len(set(answers)) == 1
+
+
+@pytest.mark.case("P01")
+@pytest.mark.row("C-240")
+def test_a_prompt_is_scored_without_generating(sdk: OpenAI) -> None:
+    answer = sdk.completions.create(
+        model=MODEL, prompt="Your answer: Yes", max_tokens=0, echo=True, logprobs=1
+    )
+    choice = answer.choices[0]
+    assert choice.text == "Your answer: Yes"
+    assert choice.finish_reason == "length"
+    lists = choice.logprobs
+    assert len(lists.tokens) == len(lists.token_logprobs) == len(lists.top_logprobs) == 4
+    assert lists.token_logprobs[0] is None
+    assert lists.top_logprobs[0] is None
+    assert all(value < 0 for value in lists.token_logprobs[1:])
+
+
+@pytest.mark.case("P04", "P06")
+@pytest.mark.parametrize("prompt", ["correct horse battery staple", "\n1. Carol has 20"])
+def test_echoed_tokens_join_to_the_text_and_their_numbers_are_finite(
+    sdk: OpenAI, prompt: str
+) -> None:
+    raw = sdk.completions.with_raw_response.create(
+        model=MODEL,
+        prompt=prompt,
+        max_tokens=3,
+        echo=True,
+        logprobs=5,
+        temperature=1,
+        seed=4,
+        extra_body={"top_k": 1},
+    )
+
+    def refuse(name: str) -> float:
+        raise AssertionError(f"{name} is no JSON")
+
+    choice = json.loads(raw.text, parse_constant=refuse)["choices"][0]
+    lists = choice["logprobs"]
+    assert "".join(lists["tokens"]) == choice["text"]
+    assert choice["text"].startswith(prompt)
+    lengths = [len(token) for token in lists["tokens"]]
+    assert lists["text_offset"] == [sum(lengths[:place]) for place in range(len(lengths))]
+    assert all(-1000 < value <= 0 for value in lists["token_logprobs"][1:])
