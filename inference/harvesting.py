@@ -60,14 +60,16 @@ def identity_of(files: PreparedModel) -> str:
 def load(
     entry: ModelEntry, files: PreparedModel, report: Callable[[LoadStage], None]
 ) -> LoadedModel:
-    """Load a prepared model for harvests, with the threads that the settings name.
+    """Load a prepared model for harvests, with the kernels compiled beside it.
+
+    Threads are those that the settings name.
 
     Raises:
         ModelUnsupported: when the weights cannot be read exactly.
     """
     import torch
 
-    from inference.engine import loading
+    from inference.engine import compiling, kernels, loading
 
     torch.set_num_threads(settings.BASALT.harvest_threads or os.cpu_count() or 1)
     return loading.load(
@@ -76,4 +78,5 @@ def load(
         device=entry.device,
         max_model_len=entry.max_model_len,
         report=report,
+        kernels=kernels.find(files.folder.parent / compiling.FOLDER),
     )

@@ -21,7 +21,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from inference.catalogue import load_catalogue
-from inference.engine import loading
+from inference.engine import compiling, kernels, loading
 from inference.engine.loading import LoadedModel
 from inference.harvest.folder import FolderSink
 from inference.harvest.request import HarvestRequest, Projection
@@ -120,7 +120,12 @@ def compare(dtype: str, count: int, mixed: bool, rounds: int, batches: list[int]
     models = Path(os.environ.get("MODELS_DIR", ROOT / "var" / "models"))
     folder = prepare(catalogue.entry(MODELS[dtype]), models, lambda progress: None).folder
     loaded = loading.load(
-        folder, dtype=dtype, device="cpu", max_model_len=8192, report=lambda stage: None
+        folder,
+        dtype=dtype,
+        device="cpu",
+        max_model_len=8192,
+        report=lambda stage: None,
+        kernels=kernels.find(folder.parent / compiling.FOLDER),
     )
     whole = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
     texts = prompts_of(loaded, count, mixed)

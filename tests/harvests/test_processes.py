@@ -44,11 +44,11 @@ def test_a_worker_process_runs_harvests_and_gives_one_back_when_it_is_stopped(
     eventually(lambda: fleet.demand(harvest_worker(LARGE)) is not None)
     first = start()
     row = HarvestRun.objects.filter(harvest_id=made["job_id"])
-    eventually(lambda: row.get().tokens_read > 0, 60)
+    eventually(lambda: row.get().tokens_read > 0, 150)
     [report] = fleet.workers(harvest_worker(LARGE))
     assert (report.running, report.idle_since, report.pid) == (1, None, first.pid)
     first.send_signal(signal.SIGTERM)
-    first.wait(40)
+    first.wait(60)
     assert fleet.workers(harvest_worker(LARGE)) == []
     seen = read(reader, made)
     if seen["status"] != "done":
