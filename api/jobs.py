@@ -125,7 +125,7 @@ class CreateCompletionJob(StreamConsumer):
     async def _send(self, status: HTTPStatus, job: Job) -> None:
         shape = shape_of(job)
         headers = [*JSON_HEADERS, (b"location", shape.status_url.encode())]
-        await answer_body(status, shape.model_dump_json().encode(), headers, self.send)
+        await answer_body(int(status), shape.model_dump_json().encode(), headers, self.send)
 
 
 class ReadCompletionJob(KeyView):

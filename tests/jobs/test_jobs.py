@@ -505,11 +505,15 @@ def test_a_job_that_is_cancelled_while_it_waits_for_a_worker_is_free(
     assert caller.left() == 100_000
 
 
-@pytest.mark.row("C-443")
+@pytest.mark.row("C-384", "C-422", "C-443")
 @pytest.mark.case("J03")
 def test_an_ended_job_is_not_cancelled(caller, scripted, runner):
     job = submit(caller)
     scripted.next().answer("a")
     done = job.wait("succeeded")
     assert job.cancels() == done
+    headers = {"Idempotency-Key": "again"}
+    path = f"{JOBS}/{job.id}/cancel"
+    for client in (caller.client, caller.client):
+        assert client.post(path, headers=headers).json() == done
     assert job.result().json()["choices"][0]["text"] == "a"

@@ -315,8 +315,12 @@ def test_jobs_survive_a_kill_and_are_paid_once(instance: Up, words: tuple[str, s
     key, email = key_with(instance, 1_000_000)
     jobs = Jobs(instance, key)
     jobs.wait("state = 'running'", 60)
+    # Tokens of streams that came later show that the engine has the Jobs.
+    streams = Streams(instance, key_with(instance, 1_000_000)[0], tokens=600)
+    streams.wait_started()
     dead = kill(instance, *words)
     jobs.wait("losses = 1", SECONDS)
+    streams.join()
     jobs.wait("state = 'done'", 240)
     afterwards(instance)
     assert instance.replaced(dead, *words)
