@@ -84,6 +84,18 @@ def sample(fleet: Fleet, now: datetime) -> int:
         )
         if containers or kind is SpendKind.SERVING
     ]
+    rows += [
+        SpendSample(
+            minute=minute,
+            model=model.id,
+            environment=env.site_environment,
+            kind=SpendKind.HARVEST,
+            containers=count,
+            price_per_hour=model.price_per_hour,
+        )
+        for model in catalogue.current().enabled
+        if (count := len(fleet.workers(harvest_worker(model.id))))
+    ]
     SpendSample.objects.bulk_create(rows, ignore_conflicts=True)
     return sum(row.containers for row in rows)
 

@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,9 +12,11 @@ from harvests.models import HarvestRun, Stage
 from inference import catalogue, valkey
 from inference.fleet import Fleet, WorkerReport, harvest_worker, queue_of
 from inference.fleet import Stage as WorkerStage
+from operations import spend
 from operations.launcher import Launcher, Seat, Sight, templated
+from operations.models import SpendKind, SpendSample
 from tests.conftest import Caller
-from tests.harvests.conftest import LARGE, Runners, read, submitted, until
+from tests.harvests.conftest import LARGE, OTHER_LARGE, Runners, read, submitted, until
 from tests.live import end, eventually, start_process
 
 
@@ -24,7 +27,7 @@ def start(logs: Path) -> Iterator[object]:
 
     def go() -> object:
         process = start_process(
-            "worker", f"harvest.{LARGE}", log=logs / "harvest-worker.log", LEASE_SECONDS="2"
+            "worker", f"harvest.{LARGE}", log=logs / "harvest-worker.log", DRAIN_SECONDS="0.2"
         )
         started.append(process)
         return process
@@ -40,7 +43,7 @@ def test_a_worker_process_runs_harvests_and_gives_one_back_when_it_is_stopped(
 ) -> None:
     reader = another(1_000_000)
     fleet = Fleet(valkey.connection())
-    made = submitted(reader, model=LARGE, prompts=["the house of wood " * 80] * 400, layers="all")
+    made = submitted(reader, model=LARGE, prompts=["the house of wood " * 80] * 160, layers="all")
     eventually(lambda: fleet.demand(harvest_worker(LARGE)) is not None)
     first = start()
     row = HarvestRun.objects.filter(harvest_id=made["job_id"])
@@ -56,8 +59,30 @@ def test_a_worker_process_runs_harvests_and_gives_one_back_when_it_is_stopped(
         assert seen["status"] == "running"
         start()
         seen = until(reader, made, "done", 90)
-    assert seen["result"]["n_shards"] == 13
+    assert seen["result"]["n_shards"] == 5
     assert seen["tokens"] == min(seen["result"]["tokens"], made["reserved_tokens"])
+
+
+@pytest.mark.row("C-618")
+@pytest.mark.usefixtures("database")
+def test_harvest_workers_count_as_containers(harvest_catalogue: Path) -> None:
+    fleet = Fleet(valkey.connection())
+    report = WorkerReport(
+        worker_id="counted",
+        model_id=harvest_worker(OTHER_LARGE),
+        stage=WorkerStage.SERVING,
+        started_at=0.0,
+        idle_since=None,
+        host="here",
+        pid=1,
+    )
+    fleet.report(report)
+    minute = datetime(2031, 5, 1, 12, 30, tzinfo=UTC)
+    spend.sample(fleet, minute)
+    fleet.retire(report)
+    counted = SpendSample.objects.filter(minute=minute, kind=SpendKind.HARVEST)
+    assert list(counted.values_list("model", "containers")) == [(OTHER_LARGE, 1)]
+    SpendSample.objects.filter(minute=minute).delete()
 
 
 def test_the_launcher_has_a_seat_for_the_harvests_of_a_model(harvest_catalogue: Path) -> None:
