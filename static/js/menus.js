@@ -24,8 +24,14 @@ function opened(event) {
   items(menu)[0]?.focus();
 }
 
+/** The menu that a button has opened, while the focus is still on the button. */
+function openedBy(button) {
+  const menu = document.getElementById(button.getAttribute?.("popovertarget") ?? "");
+  return menu?.matches(".menu:popover-open") ? menu : null;
+}
+
 function keys(event) {
-  const menu = event.target.closest?.(".menu");
+  const menu = event.target.closest?.(".menu") ?? openedBy(event.target);
   if (!menu) return;
   const all = items(menu);
   const now = all.indexOf(document.activeElement);

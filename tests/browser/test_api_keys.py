@@ -117,6 +117,7 @@ def test_a_key_is_renamed_paused_and_revoked_by_keyboard(page_for: PageFor) -> N
     expect(cell).to_have_text("W" * 32)
     assert cell.evaluate("e => e.scrollWidth > e.clientWidth && e.clientHeight < 30")
     open_menu.press("Enter")
+    expect(page.get_by_role("menuitem", name="Rename")).to_be_focused()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     expect(page.get_by_role("cell", name="Paused")).to_be_visible()
@@ -129,6 +130,7 @@ def test_a_key_is_renamed_paused_and_revoked_by_keyboard(page_for: PageFor) -> N
     question.get_by_role("button", name="Cancel").press("Enter")
     assert not find_key(secret).revoked
     open_menu.press("Enter")
+    expect(page.get_by_role("menuitem", name="Rename")).to_be_focused()
     page.keyboard.press("End")
     page.keyboard.press("Enter")
     question.get_by_role("button", name="Revoke key").press("Enter")
