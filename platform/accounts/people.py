@@ -13,9 +13,13 @@ from django.contrib.auth.hashers import make_password
 from django.db import connection, transaction
 from django.db.models import CharField, F, Q, QuerySet, Value
 from django.db.models.functions import Cast, Concat
+from django.dispatch import Signal
 from django.utils import timezone
 
 from accounts.models import ApiKey, PasswordLink, Role, User, UserTag
+
+users_deleted = Signal()
+"""Sent with `user_ids` in the transaction that deletes Users: what they wrote is deleted too."""
 
 DELETED_DOMAIN = "deleted.invalid"
 _ROLES_LOCK = 0x626173_01
@@ -134,6 +138,7 @@ def _end(ids: Sequence[UUID]) -> None:
         deleted_at=now,
         session_number=F("session_number") + 1,
     )
+    users_deleted.send(sender=User, user_ids=list(ids))
 
 
 def _locked(user_id: UUID, by: UUID | None) -> User:

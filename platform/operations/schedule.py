@@ -44,6 +44,7 @@ def rings(*, reap_seconds: float) -> tuple[Ring, ...]:
         Ring("make-issues", "feedback.make_issues", 5 * MINUTE),
         # Kept data and its end (section 22).
         Ring("erase", "operations.erase", 10 * MINUTE),
+        Ring("erase-people", "access.erase", HOUR),
         Ring("forget-people", "accounts.forget", HOUR),
         Ring("forget-expired-keys", "api.forget_expired_keys", 10 * MINUTE),
     )

@@ -140,7 +140,7 @@ def test_several_are_invited_at_once_listed_and_withdrawn(press, desk, admin, pe
         assert other.pop() not in rows
 
 
-@pytest.mark.row("A-404", "A-405", "A-406")
+@pytest.mark.row("A-404", "A-405", "A-406", "A-561")
 def test_requests_for_tokens_are_listed_and_read(desk, person):
     one = asked(person, reckoning="", links="https://example.org")
     old = asked_long_ago()

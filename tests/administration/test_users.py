@@ -64,7 +64,7 @@ def selected(client: Client, action: str, users: list[User], query: str = "", **
     return client.post(users_list() + query, body)
 
 
-@pytest.mark.row("A-411", "A-416")
+@pytest.mark.row("A-411", "A-416", "A-562")
 def test_a_row_tells_what_is_known_of_a_user(desk, admin, lease):
     applied = apply(
         email="ada@example.org",
@@ -567,3 +567,26 @@ def test_the_list_asks_as_much_for_many_users_as_for_few(desk):
     for _ in range(40):
         new_user(f"{uuid4().hex}@example.org")
     assert queries() == few <= 25
+
+
+@pytest.mark.row("A-443")
+def test_an_admin_cancels_a_users_harvest(press, person, staff):
+    from harvests.models import Harvest
+
+    harvest = Harvest.objects.create(
+        user=person,
+        key=make_key(person)[0],
+        model="reads",
+        created_at=timezone.now(),
+        size="small",
+        n_prompts=3,
+        reserved_tokens=10,
+        layers=[0],
+        projects=False,
+    )
+    address = f"/admin/harvests/{harvest.id}/cancel"
+    assert signed_in(staff).post(address, once()).status_code == 403
+    press(address)
+    harvest.refresh_from_db()
+    assert harvest.state == "cancelled"
+    assert AdminAction.objects.filter(action="Cancel", target_id=str(harvest.id)).exists()
