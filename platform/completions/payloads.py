@@ -233,7 +233,7 @@ class Choices:
 
     def last_events(self, usage: dict[str, int]) -> Iterator[bytes]:
         """Yield what ends a stream: usage, activations, `[DONE]` (C-207, C-209, U-07)."""
-        last = {**self.head, "choices": []}
+        last: dict[str, object] = {**self.head, "choices": []}
         if self.request.include_usage:
             yield event({**last, "usage": usage})
         if self._residuals is not None:
