@@ -22,7 +22,7 @@ from inference.backends.router import Inference
 from inference.catalogue import ModelEntry
 from inference.engine.messages import Delta, Finished, PackedLogprobs
 from inference.preparation import prepared
-from inference.tokenizers import TokenCounter, counter_for
+from inference.tokenizers import CONTEXT_TOKENS, TokenCounter, counter_for
 from jobs.background import completion
 from jobs.kinds import Kind
 from jobs.records import WorkRecord
@@ -32,7 +32,7 @@ from looms.models import Growth, Loom, Node
 from looms.notices import announce
 from looms.options import OPTION_NAMES, NodeRequest, read_options
 from looms.reads import is_saving
-from looms.tokens import Sample, read_lists, without_nul, write_lists
+from looms.tokens import Sample, read_lists, spans_of, without_nul, write_lists
 from looms.tree import Status
 
 log = structlog.get_logger()
@@ -320,22 +320,20 @@ def _sample(record: NodeRecord, counter: TokenCounter | None, prompt: list[int])
     ]
     return Sample(
         token_ids=ids.tobytes(),
-        offsets=None if counter is None else _offsets(record, counter, prompt),
+        spans=None if counter is None else _spans(record, counter, prompt),
         width=width,
         alternatives=np.concatenate(rows).astype("<i4").tobytes() if rows else b"",
     )
 
 
-def _offsets(record: NodeRecord, counter: TokenCounter, prompt: list[int]) -> bytes | None:
+def _spans(record: NodeRecord, counter: TokenCounter, prompt: list[int]) -> bytes | None:
     """Return where each token stands in the text, or None where the tokens do not spell it."""
-    context, offsets, spelled = prompt, [0], ""
+    context, texts = prompt[-CONTEXT_TOKENS:], []
     for token_id in record.token_ids:
-        spelled += counter.decode_token_in_context(context[-8:], token_id)
-        offsets.append(len(spelled))
-        context = [*context[-8:], token_id]
-    if not spelled.startswith(record.text):
-        return None
-    return np.array(offsets, "<i4").tobytes()
+        texts.append(without_nul(counter.decode_token_in_context(context, token_id)))
+        context = [*context, token_id][-CONTEXT_TOKENS:]
+    spans = spans_of(texts, without_nul(record.text))
+    return None if spans is None else np.array(spans, "<i4").tobytes()
 
 
 def identity_of(model: ModelEntry) -> str:

@@ -32,9 +32,9 @@ class Sample(msgspec.Struct, kw_only=True, array_like=True):
 
     token_ids: bytes
     """int32 `[tokens]`."""
-    offsets: bytes | None
-    """int32 `[tokens + 1]`: code points of the text before each token, and the end of the last;
-    None where the API has no tokenizer for the model."""
+    spans: bytes | None
+    """int32 `[tokens, 2]`: the code points of the text at which each token begins and ends; None
+    where the API has no tokenizer for the model."""
     width: int = 0
     """Entries of each row of `alternatives`; 0 where no log probabilities were asked for."""
     alternatives: bytes = b""
@@ -99,14 +99,41 @@ def cut_lists(logprobs: str | None, text: str, at: int) -> tuple[str | None, str
     if logprobs is None:
         return None, None
     lists = read_lists(logprobs)
-    if not "".join(lists.tokens).startswith(text):
+    spans = spans_of(lists.tokens, text)
+    if spans is None:
         return None, None
-    ends = [
-        begin + len(token) for begin, token in zip(lists.text_offset, lists.tokens, strict=True)
-    ]
-    upper, lower = _sides(lists.text_offset, ends, at, len(text))
-    below = None if lower is None else _some(lists, slice(lower, None), at)
-    return write_lists(_some(lists, slice(upper), 0)), None if below is None else write_lists(below)
+    upper, lower = _sides(spans, at, len(text))
+    first = write_lists(_some(lists, slice(upper), 0))
+    if lower is None:
+        return first, None
+    # Offsets count the texts of tokens, which are the text but for characters that broke off.
+    shift = at if lower == len(spans) else lists.text_offset[lower] - (spans[lower][0] - at)
+    return first, write_lists(_some(lists, slice(lower, None), shift))
+
+
+def spans_of(tokens: Sequence[str], text: str) -> list[tuple[int, int]] | None:
+    """Return where in a text each of its tokens begins and ends; None when they do not spell it.
+
+    A character that the model broke off stands in the text as U+FFFD and in no token. What comes
+    after a stop text is in tokens alone.
+    """
+    spans: list[tuple[int, int]] = []
+    place = 0
+    for token in tokens:
+        begin = place
+        while text[begin:] and not _spells(token, text, begin):
+            if text[begin] != NUL_WRITTEN:
+                return None
+            begin += 1
+        begin = begin if token else place
+        place = begin + len(token)
+        spans.append((begin, place))
+    return spans if set(text[place:]) <= {NUL_WRITTEN} else None
+
+
+def _spells(token: str, text: str, begin: int) -> bool:
+    """Whether a token stands at a place of the text, or goes on beyond the text's end."""
+    return text.startswith(token, begin) or token.startswith(text[begin:])
 
 
 def _some(lists: TokenLists, part: slice, shift: int) -> TokenLists:
@@ -123,13 +150,13 @@ def cut_sample(sample: bytes | None, text: str, at: int) -> tuple[bytes | None, 
     """Return the samples of both halves; as with log probabilities, only of whole tokens."""
     if sample is None:
         return None, None
-    whole = msgspec.msgpack.decode(sample, type=Sample)
-    if whole.offsets is None:
+    whole = read_sample(sample)
+    if whole.spans is None:
         return None, None
-    offsets = np.frombuffer(whole.offsets, "<i4")
-    upper, lower = _sides(offsets[:-1].tolist(), offsets[1:].tolist(), at, len(text))
+    spans = np.frombuffer(whole.spans, "<i4").reshape(-1, 2)
+    upper, lower = _sides([(int(begin), int(end)) for begin, end in spans], at, len(text))
     first = _some_drawn(whole, 0, upper, 0)
-    second = None if lower is None else _some_drawn(whole, lower, len(offsets) - 1, at)
+    second = None if lower is None else _some_drawn(whole, lower, len(spans), at)
     return (
         msgspec.msgpack.encode(first),
         None if second is None else msgspec.msgpack.encode(second),
@@ -137,29 +164,29 @@ def cut_sample(sample: bytes | None, text: str, at: int) -> tuple[bytes | None, 
 
 
 def _some_drawn(sample: Sample, begin: int, end: int, shift: int) -> Sample:
-    assert sample.offsets is not None
-    offsets = np.frombuffer(sample.offsets, "<i4")[begin : end + 1] - shift
+    assert sample.spans is not None
+    spans = np.frombuffer(sample.spans, "<i4").reshape(-1, 2)[begin:end] - shift
     row = 4 * sample.width
     return Sample(
         token_ids=sample.token_ids[4 * begin : 4 * end],
-        offsets=offsets.astype("<i4").tobytes(),
+        spans=spans.astype("<i4").tobytes(),
         width=sample.width,
         alternatives=sample.alternatives[row * begin : row * end],
     )
 
 
-def _sides(
-    begins: Sequence[int], ends: Sequence[int], at: int, length: int
-) -> tuple[int, int | None]:
+def _sides(spans: Sequence[tuple[int, int]], at: int, length: int) -> tuple[int, int | None]:
     """Return how many tokens are whole before the cut, and the first after it.
 
     None for the second when a token lies across the cut. A token without text of its own, which
     begins a character that a later token ends, goes with that later one.
     """
-    upper = sum(end <= at for end in ends) if at < length else len(ends)
-    while at < length and upper and begins[upper - 1] == ends[upper - 1] == at:
+    if at >= length:
+        return len(spans), len(spans)
+    upper = sum(end <= at for _, end in spans)
+    while upper and spans[upper - 1] == (at, at):
         upper -= 1
-    crosses = upper < len(ends) and begins[upper] < at
+    crosses = upper < len(spans) and spans[upper][0] < at
     return upper, None if crosses else upper
 
 

@@ -233,3 +233,26 @@ def test_a_chain_of_two_thousand_nodes_is_no_recursion():
     tree = Tree(nodes)
     assert [node.number for node in tree.order()] == list(range(2000))
     assert tree.path_text(parent) == "x" * 2000
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text", "spans"),
+    [
+        (["a", "b"], "ab", [(0, 1), (1, 2)]),
+        (["", "é"], "é", [(0, 0), (0, 1)]),
+        # A character that broke off stands in the text and in no token.
+        (["a", "", "b"], "a\ufffdb", [(0, 1), (1, 1), (2, 3)]),
+        (["a", ""], "a\ufffd", [(0, 1), (1, 1)]),
+        (["\ufffd", "b"], "\ufffdb", [(0, 1), (1, 2)]),
+        # What comes after a stop text is in tokens alone.
+        (["a", "b STOP", "c"], "ab", [(0, 1), (1, 7), (7, 8)]),
+        (["a", "b"], "ac", None),
+        (["a"], "ab", None),
+        ([], "", []),
+        ([], "a", None),
+    ],
+)
+def test_where_tokens_stand_in_their_text(tokens, text, spans):
+    from looms.tokens import spans_of
+
+    assert spans_of(tokens, text) == spans
