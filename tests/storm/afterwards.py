@@ -134,3 +134,12 @@ def places(valkey_url: str) -> list[str]:
             for name in valkey.scan_iter("basalt:places:*")
             if valkey.type(name) == b"zset" and valkey.zcount(name, now, "+inf")
         ]
+
+
+def paid_sources(database_url: str) -> list[str]:
+    """The kinds of work of which something was paid, so that a storm that stopped all shows."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        rows = connection.execute(
+            "SELECT DISTINCT source FROM billing_hold WHERE state = 'settled'"
+        )
+        return [row[0] for row in rows]

@@ -3,6 +3,7 @@
 import random
 import signal
 import threading
+import time
 from collections import Counter
 
 import psutil
@@ -22,6 +23,8 @@ SERVER_SHARE = 0.12
 """The share of the kills that restart a server, whose return takes everybody some seconds."""
 PAUSE = (2.0, 6.0)
 """Seconds between two kills."""
+GROWN_UP = 10.0
+"""Seconds that a process has lived before it is killed: dying at birth would test little else."""
 
 
 def victim_of(process: psutil.Process) -> str | None:
@@ -32,6 +35,14 @@ def victim_of(process: psutil.Process) -> str | None:
         return None
     found = (name for name, words in VICTIMS.items() if all(word in line for word in words))
     return next(found, None)
+
+
+def _age(process: psutil.Process) -> float:
+    """Seconds since it started; 0 for one that is gone."""
+    try:
+        return time.time() - process.create_time()
+    except psutil.Error:
+        return 0.0
 
 
 class Killer(threading.Thread):
@@ -57,7 +68,7 @@ class Killer(threading.Thread):
         living: dict[str, psutil.Process] = {}
         for process in self._up.children():
             name = victim_of(process)
-            if name in kinds:
+            if name in kinds and _age(process) > GROWN_UP:
                 living[name] = process
         if not living:
             return

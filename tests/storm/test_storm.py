@@ -20,7 +20,7 @@ import redis
 from tests.operations.conftest import processes_of, wait_for
 from tests.operations.test_crashes import CATALOGUE, command
 from tests.operations.test_up import Up
-from tests.storm.afterwards import faults, grown, missing, places, textless
+from tests.storm.afterwards import faults, grown, missing, paid_sources, places, textless
 from tests.storm.kills import Killer
 from tests.storm.traffic import Login, Person, Promised
 
@@ -147,13 +147,13 @@ def test_nothing_is_lost_paid_twice_or_left_over_in_a_storm(instance: Up) -> Non
     print(f"calm after {monotonic() - began:.0f} s")
     for name, table in TABLES.items():
         assert not missing(database_url, table, getattr(promised, name)), name
-    assert not textless(database_url, saved)
+    assert not textless(database_url, saved), "Runs that had saved text have none"
     checked = command(instance, "check_ledger")
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    assert promised.answers["finished"], promised.answers
-    assert promised.jobs
-    assert promised.nodes
-    assert promised.harvests
-    assert promised.runs
+    assert all(getattr(promised, name) for name in TABLES), promised.answers
+    assert killer.killed
+    assert paid_sources(database_url), "the storm stopped everything"
+    after = people[0].complete_once()
+    assert after.status_code == 200, after.text
     assert instance.end() == 0
     wait_for(lambda: not processes_of(instance.var), "no process is left", 30)

@@ -46,7 +46,7 @@ class Person(threading.Thread):
 
     def __init__(self, address: str, login: Login, seed: int, promised: Promised) -> None:
         super().__init__(name=f"user-{seed}", daemon=True)
-        self._login = login
+        self._login, self._address = login, address
         self._client = httpx.Client(
             base_url=address, headers={"Authorization": f"Bearer {login.secret}"}, timeout=60
         )
@@ -65,6 +65,13 @@ class Person(threading.Thread):
 
     def stop(self) -> None:
         self._over.set()
+
+    def complete_once(self) -> httpx.Response:
+        """Ask for one Completion now, with patience for a start."""
+        headers = {"Authorization": f"Bearer {self._login.secret}"}
+        body = {"model": MODEL, "prompt": [5, 6, 7], "max_tokens": 4}
+        address = f"{self._address}/v1/completions"
+        return httpx.post(address, json=body, headers=headers, timeout=300)
 
     def run(self) -> None:
         ways: list[Callable[[], None]] = [
