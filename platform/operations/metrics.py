@@ -6,7 +6,7 @@ same. Off unless `METRICS_TOKEN` is set, and then for who sends it as a Bearer t
 
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC
 
 from django.conf import settings
@@ -76,7 +76,7 @@ def _gauge(
     return family
 
 
-def _of_valkey() -> list[Metric]:
+def _of_valkey() -> Sequence[Metric]:
     connection, now = valkey.connection(), time.time()
     fleet = Fleet(connection)
     models = [model.id for model in catalogue.current().enabled]
@@ -102,7 +102,7 @@ def _of_valkey() -> list[Metric]:
     ]  # fmt: skip
 
 
-def _of_database() -> list[Metric]:
+def _of_database() -> Sequence[Metric]:
     now = timezone.now()
     stands = spend.standing(now)
     today = now.astimezone(UTC).date()
