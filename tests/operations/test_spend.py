@@ -286,3 +286,33 @@ def test_the_table_of_the_clock_has_what_the_code_has_and_no_more():
     DatabaseScheduler(app=current_app, lazy=True).setup_schedule()
     names = {ring.name for ring in rings(reap_seconds=settings.BASALT.reap_seconds)}
     assert set(PeriodicTask.objects.values_list("name", flat=True)) == names
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.row("A-491", "C-621")
+def test_work_put_back_during_a_pause_waits_until_it_is_cleared():
+    from uuid import uuid4
+
+    from billing.models import OwnerKind
+    from billing.owners import register
+    from jobs import queue
+    from jobs.kinds import kinds
+    from jobs.models import Job
+    from jobs.states import WorkState
+    from tests.accounts.factory import make_user
+
+    kind = next(kind for kind in kinds() if kind.model is Job)
+    # The process that ran it has no lease any more.
+    job = Job.objects.create(
+        user=make_user(), model="m", state=WorkState.RUNNING, request=b"{}", created_at=NOON,
+        started_at=NOON, owner=uuid4(), attempt=uuid4(),
+    )  # fmt: skip
+    spend_stop.lock(by=None)
+    [lost] = queue.lost(Job).filter(id=job.id)
+    kind.record(lost).lose()
+    job.refresh_from_db()
+    assert (job.state, job.owner) == (WorkState.QUEUED, None)
+    owner = register(OwnerKind.RUNNER).token
+    assert queue.claim(Job, owner=owner, room=5, most=5, by_turns=True) == []
+    spend_stop.clear(by=None)
+    assert queue.claim(Job, owner=owner, room=5, most=5, by_turns=True) == [job]
