@@ -59,22 +59,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Put the files into the order in which workers of xdist take them.
 
     First come those whose every test is rolled back, because they may claim something of whole
-    tables; then what takes long, so that no worker is left alone with it at the end.
+    tables, and those that empty the tables; then what takes long, so that no worker is left alone
+    with it at the end.
     """
     if not hasattr(config, "workerinput"):
         return
-    keeps = {item.path for item in items if not _is_rolled_back(item)}
+    keeps: dict[Path, int] = {}
+    for item in items:
+        keeps[item.path] = max(keeps.get(item.path, 0), _how_much_it_keeps(item))
 
-    def place(item: pytest.Item) -> tuple[bool, int]:
+    def place(item: pytest.Item) -> tuple[int, int]:
         folder = item.path.relative_to(ROOT / "tests").parts[0]
-        return item.path in keeps, LONG.index(folder) if folder in LONG else len(LONG)
+        return keeps[item.path], LONG.index(folder) if folder in LONG else len(LONG)
 
     items.sort(key=place)
 
 
-def _is_rolled_back(item: pytest.Item) -> bool:
+def _how_much_it_keeps(item: pytest.Item) -> int:
+    """0 for a test that is rolled back, 1 for one that empties the tables, 2 for any other."""
     marker = item.get_closest_marker("django_db")
-    return marker is not None and not marker.kwargs.get("transaction")
+    if marker is None:
+        return 2
+    return 1 if marker.kwargs.get("transaction") else 0
 
 
 @pytest.fixture(scope="session")

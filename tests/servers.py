@@ -59,10 +59,18 @@ def _plan(variable: str, server: Server) -> None:
 
 
 def start() -> None:
-    """Start the servers, which end with this process."""
-    for server in _servers:
+    """Start the servers, which end with this process; once is enough."""
+    while _servers:
+        server = _servers.pop(0)
         server.start()
         atexit.register(server.stop)
+
+
+def logs() -> Path:
+    """Make a folder for logs, which goes with the run's own."""
+    folder = Path(os.environ["VAR_DIR"]) / "logs"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -32,6 +32,21 @@ def stream(body: dict) -> dict:
 # Sizes
 
 
+@pytest.mark.case("B02")
+def test_a_left_out_or_huge_max_tokens_locks_nobody_out(make_caller, scripted):
+    """A left-out one is the room of the context, not all that is left of the tokens."""
+    caller = make_caller(tokens=2 * 512)
+    requests = [InBackground(caller.client, {"prompt": [5]}) for _ in range(2)]
+    asked = [scripted.next() for _ in requests]
+    assert [each.request.max_tokens for each in asked] == [511, 511]
+    huge = caller.client.post("/v1/completions", json={"prompt": [5], "max_tokens": 999_999_999})
+    assert (huge.status_code, huge.json()["error"]["param"]) == (400, "max_tokens")
+    for each in asked:
+        each.answer("a")
+    assert [request.done().status for request in requests] == [200, 200]
+    assert caller.left() == 2 * 512 - 2 * 2
+
+
 @pytest.mark.row("C-190", "C-327", "C-328", "C-332", "C-235", "C-241")
 @pytest.mark.parametrize(
     ("fields", "prompt_tokens", "held"),

@@ -115,6 +115,8 @@ def test_a_preflight_needs_no_key(anonymous, route: Route):
     assert (answer.status_code, answer.content) == (204, b"")
     assert answer.headers["access-control-allow-origin"] == "*"
     assert answer.headers["access-control-allow-headers"] == asked
+    allowed = {each.strip() for each in answer.headers["access-control-allow-methods"].split(",")}
+    assert {"GET", "POST", "DELETE"} <= allowed
     assert "access-control-allow-credentials" not in answer.headers
 
 
@@ -252,3 +254,21 @@ def test_another_key_of_the_owner_reads_everything(objects: Objects, web):
         if call.method == "GET":
             answer = client.get(call.path(**objects.of(call)))
             assert answer.status_code in (200, 202), call
+
+
+# What logs say
+
+
+def test_logs_have_no_key_no_text_and_no_signature(web, caller, scripted):
+    scripted.answers = ("very-secret answer",)
+    headers = {"X-Request-Id": f"logged-{uuid4().hex}", "Idempotency-Key": "very-secret-repeat"}
+    body = {"prompt": "very-secret prompt", "max_tokens": 1, "user": "very-secret user"}
+    assert caller.client.post("/v1/completions", json=body, headers=headers).status_code == 200
+    wrong = web.client("sk-acs-very-secret", headers={"X-Forwarded-For": some_address()})
+    assert wrong.get("/v1/models").status_code == 401
+    link = f"/files/harvests/{uuid4()}/manifest.json?expires=9999999999&signature=very-secret"
+    assert wrong.get(link).status_code == 403
+    log = web.log.read_text()
+    assert headers["X-Request-Id"] in log
+    assert "very-secret" not in log
+    assert caller.secret not in log

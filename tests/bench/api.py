@@ -13,7 +13,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -143,7 +142,7 @@ def main() -> None:
     call_command("migrate", verbosity=0)
     key = caller()
     body: dict[str, object] = {"prompt": PROMPT, "max_tokens": 1, "temperature": 0}
-    logs = Path(tempfile.mkdtemp(prefix="basalt-bench-"))
+    logs = tests.servers.logs()
     from inference import catalogue
 
     model = catalogue.current().default.id

@@ -32,13 +32,14 @@ for name in ("RATE_LIMIT_PER_MINUTE", "BAD_KEY_LIMIT_PER_MINUTE"):
 for name in ("MAX_INFLIGHT_PER_KEY", "MAX_INFLIGHT_PER_MODEL"):
     os.environ[name] = "1000"
 os.environ["LOG_LEVEL"] = "WARNING"
-import tests.servers  # noqa: E402, F401 -- PostgreSQL and Valkey, before Django
+import tests.servers  # noqa: E402 -- says where PostgreSQL and Valkey are, before Django
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
 import django  # noqa: E402
 
 django.setup()
+tests.servers.start()
 
 import numpy as np  # noqa: E402
 from django.core.management import call_command  # noqa: E402
@@ -70,7 +71,7 @@ def main() -> None:
     for dtype in [wishes.dtype] if wishes.dtype else MODELS:
         call_command("pull_model", MODELS[dtype], stdout=open(os.devnull, "w"))  # noqa: SIM115
     _machine()
-    logs = Path(tempfile.mkdtemp(prefix="basalt-bench-"))
+    logs = tests.servers.logs()
     with web_process(logs / "web.log") as web:
         key = caller()
         for dtype in [wishes.dtype] if wishes.dtype else MODELS:

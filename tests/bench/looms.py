@@ -13,7 +13,6 @@ import json
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -238,7 +237,7 @@ def main() -> None:
 
     user_id, key = caller()
     model = catalogue.current().default.id
-    logs = Path(tempfile.mkdtemp(prefix="basalt-bench-"))
+    logs = tests.servers.logs()
     head = "".join(f"{f'{size} Nodes':>9}" for size in SIZES[:2]) + f"{'2,000':>9}"
     with growing() as engine, web_process(logs / "web.log") as web, web.client(key) as checked:
         client = httpx.Client(base_url=web.address, headers=checked.headers, timeout=120)

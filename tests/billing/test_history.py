@@ -346,6 +346,7 @@ class History(RuleBasedStateMachine):
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.row("C-318", "C-320", "C-322", "C-349", "C-350")
+@pytest.mark.case("B04")
 def test_any_history_keeps_the_rules():
     run_state_machine_as_test(
         History,
