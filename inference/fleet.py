@@ -24,6 +24,8 @@ DEMAND_SECONDS = 5.0
 FLOOR_SECONDS = 60.0
 """A floor that nobody repeats for so long is gone."""
 MISSED_REPORTS = 6
+MISSED_WHILE_STARTING = 40
+"""Reports that a starting worker may miss: libraries that it loads may hold it up for seconds."""
 
 
 class Stage(StrEnum):
@@ -114,8 +116,9 @@ class Fleet:
         self._valkey = connection
 
     def report(self, report: WorkerReport) -> None:
-        """Write a worker's report; it stands for six intervals."""
-        life_ms = int(MISSED_REPORTS * settings.BASALT.worker_report_seconds * 1000)
+        """Write a worker's report; it stands for six intervals, and longer while it starts."""
+        missed = MISSED_WHILE_STARTING if report.stage in _STARTING else MISSED_REPORTS
+        life_ms = int(missed * settings.BASALT.worker_report_seconds * 1000)
         with self._valkey.pipeline(transaction=False) as pipe:
             pipe.set(
                 valkey.worker_report(report.worker_id), msgspec.msgpack.encode(report), px=life_ms

@@ -129,6 +129,7 @@ class EngineWorker:
         """Load the model; reports go out from the first moment."""
         global _current
         _current = self
+        self._enter(Stage.CONTAINER_STARTED)
         self._spawn(self._report_forever, "worker-reports")
         self._engine = self._load(self._enter)
         self._engine.start(self._outbox.put)
