@@ -4,14 +4,13 @@ from django.urls import path
 
 from pages import playground, playground_runs, run_events, run_export, run_loom
 
-ONE = "/runs/<int:number>"
+ONE = "runs/<int:number>"
 
 urlpatterns = [
-    path("", playground.page, name="playground"),
-    path("/models", playground.models, name="playground-models"),
-    path("/tokens", playground.tokens, name="playground-tokens"),
-    path("/export", run_export.export, name="export-runs"),
-    path("/runs", playground_runs.start, name="start-runs"),
+    path("models", playground.models, name="playground-models"),
+    path("tokens", playground.tokens, name="playground-tokens"),
+    path("export", run_export.export, name="export-runs"),
+    path("runs", playground_runs.start, name="start-runs"),
     path(ONE, playground_runs.whole, name="run"),
     path(f"{ONE}/events", run_events.events, name="run-events"),
     path(f"{ONE}/branch", playground_runs.branch, name="branch-run"),

@@ -16,7 +16,8 @@ from looms.edits import drawn_title, plant
 from looms.growth import identity_of
 from looms.models import Loom, Node
 from looms.options import OPTION_NAMES, NodeRequest, write_options
-from looms.tokens import Sample, TokenLists, without_nul, write_lists
+from looms.tokens import Sample, TokenLists, spans_of, without_nul, write_lists
+from looms.tree import Status
 from pages.playground import shown
 from pages.playground_runs import own_run
 from pages.run_state import OutputChoice, read_output
@@ -68,19 +69,20 @@ def _request(run: Run) -> NodeRequest:
 def _node(run: Run, root: Node, number: int, choice: OutputChoice, asked: NodeRequest) -> Node:
     seed = None if asked.seed is None else asked.seed + choice.index
     lists, begin = _own_lists(choice)
+    text = without_nul(choice.text[begin:])
     return Node(
         id=uuid4(),
         number=number,
         parent=root,
-        text=without_nul(choice.text[begin:]),
+        text=text,
         logprobs=None if lists is None else write_lists(lists),
-        sample=msgspec.msgpack.encode(_sample(choice, lists)),
+        sample=msgspec.msgpack.encode(_sample(choice, lists, text)),
         options=write_options(msgspec.structs.replace(asked, seed=seed)),
         model=run.model,
         identity=identity_of(find_model(run.model)),
         finish_reason=choice.finish_reason or "",
         prompt_tokens=run.prompt_tokens,
-        status="stopped" if choice.finish_reason is None else "completed",
+        status=Status.CANCELLED if choice.finish_reason is None else Status.COMPLETED,
     )
 
 
@@ -103,17 +105,14 @@ def _own_lists(choice: OutputChoice) -> tuple[TokenLists | None, int]:
     return own, begin
 
 
-def _sample(choice: OutputChoice, lists: TokenLists | None) -> Sample:
+def _sample(choice: OutputChoice, lists: TokenLists | None, text: str) -> Sample:
     rows = choice.alternatives or []
     width = max(map(len, rows), default=0)
     packed = [[*row, *[-1] * (width - len(row))] for row in rows]
-    offsets = None
-    if lists is not None:
-        ends = len("".join(lists.tokens))
-        offsets = np.array([*lists.text_offset, ends], "<i4").tobytes()
+    spans = None if lists is None else spans_of(lists.tokens, text)
     return Sample(
         token_ids=np.array(choice.token_ids, "<i4").tobytes(),
-        offsets=offsets,
+        spans=None if spans is None else np.array(spans, "<i4").tobytes(),
         width=width,
         alternatives=np.array(packed, "<i4").tobytes() if packed else b"",
     )

@@ -3,7 +3,7 @@
 from django.urls import include, path, re_path
 from django.views.generic import RedirectView
 
-from pages import api_keys, jobs, token_requests, usage, views
+from pages import api_keys, jobs, loom, playground, token_requests, usage, views
 
 urlpatterns = [
     path("", views.front, name="front"),
@@ -24,7 +24,9 @@ urlpatterns = [
     path("usage", usage.page, name="usage"),
     path("usage/numbers", usage.numbers, name="usage-numbers"),
     path("usage/request", token_requests.page, name="token-request"),
-    path("playground", include("pages.playground_urls")),
+    path("playground", playground.page, name="playground"),
+    path("playground/", include("pages.playground_urls")),
     path("jobs", jobs.page, name="jobs"),
-    path("loom", include("pages.loom_urls")),
+    path("loom", loom.newest, name="loom"),
+    path("loom/", include("pages.loom_urls")),
 ]
