@@ -13,7 +13,11 @@ def test_the_table_of_settings_is_that_of_the_code() -> None:
     assert (ROOT / "docs" / "settings.md").read_text() == page()
 
 
-LOCKED = sorted(path.name for path in ROOT.glob("requirements*.txt"))
+LOCKED = sorted(
+    str(path.relative_to(ROOT))
+    for folder in (ROOT, ROOT / "tests" / "clients" / "requirements")
+    for path in folder.glob("*.txt")
+)
 PAGE = "tests/clients/page/package-lock.json"
 
 

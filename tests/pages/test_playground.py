@@ -322,6 +322,21 @@ def test_a_failure_while_it_runs_keeps_the_text_and_costs_nothing(
     assert found["choices"][0]["text"] == " rings"
 
 
+def test_a_stopped_run_opens_as_a_loom_whose_node_was_stopped(
+    browser, user: User, runner, scripted
+) -> None:
+    start(browser)
+    asked = scripted.next()
+    asked.say(" rings")
+    eventually(lambda: whole(browser)["status"] == "running", 20)
+    assert send(browser, "/playground/runs/1/stop").status_code in (200, 204)
+    assert ended(browser)["status"] == "stopped"
+    path = send(browser, "/playground/runs/1/loom").json()["path"]
+    root, grown = browser.get(f"{path}/state").json()["nodes"]
+    assert (root["text"], root["status"]) == ("A bell", "completed")
+    assert (grown["parent"], grown["text"], grown["status"]) == (root["id"], " rings", "cancelled")
+
+
 @pytest.mark.row("A-241")
 def test_a_run_that_is_put_back_by_a_planned_restart_begins_anew(
     browser, user: User, make_runner, scripted
