@@ -33,7 +33,7 @@ class Document:
     """One page of the docs."""
 
     name: str
-    """What its file is called, without `.md`."""
+    """What its file is called below `docs/`, without `.md`."""
     title: str
     summary: str
     """The first sentence of its first paragraph, as plain text."""
@@ -51,8 +51,14 @@ class Document:
 @cache
 def documents() -> dict[str, Document]:
     """Return every page by name, in order of their titles."""
-    files = sorted(Path(settings.BASE_DIR, "docs").glob("*.md"))
-    read = [read_document(file.stem, file.read_text(encoding="utf-8")) for file in files]
+    folder = Path(settings.BASE_DIR, "docs")
+    files = sorted(folder.rglob("*.md"))
+    read = [
+        read_document(
+            file.relative_to(folder).with_suffix("").as_posix(), file.read_text(encoding="utf-8")
+        )
+        for file in files
+    ]
     return {document.name: document for document in sorted(read, key=lambda each: each.title)}
 
 

@@ -15,7 +15,7 @@ from django.shortcuts import redirect
 from pages.context import docs_address
 from pages.documents import DOCS_PATH, documents
 
-RENAMED = {"reference": "api", "bulk-harvest": "harvests"}
+RENAMED = {"reference": "api", "bulk-harvest": "harvest"}
 """Old names of pages of the docs, with the new ones."""
 FILES = ("/llms.txt", "/llms-full.txt")
 EXAMPLES = "/examples"

@@ -4,10 +4,9 @@ import pytest
 from django.test import Client
 
 from pages import old_addresses
-from pages.documents import documents
 
 API, APP, DOCS = "api.example.org", "app.example.org", "docs.example.org"
-HARVESTS = "harvests" if "harvests" in documents() else "api"
+HARVESTS = "harvest"
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from pages.documents import read_document
 from tests.live import Web, web_process
 
 DOCS = Path(settings.BASE_DIR) / "docs"
-NAMES = sorted(file.stem for file in DOCS.glob("*.md"))
+NAMES = [path.relative_to(DOCS).with_suffix("").as_posix() for path in sorted(DOCS.rglob("*.md"))]
 PAGES = ["/", "/docs", *(f"/docs/{name}" for name in NAMES)]
 FILES = ["/llms.txt", "/llms-full.txt", *(f"/docs/{name}.md" for name in NAMES)]
 STRICT = {
