@@ -153,10 +153,21 @@ def _one_dtype(dtype: str, address: str, key: str, logs: Path, wishes: argparse.
         counts = (1, 16) if quick else tuple(rates)
         _beside("transformers", beside.transformers(_folder(dtype), dtype, counts), rates)
     if wishes.vllm is not None:
-        with beside.vllm(wishes.vllm, _folder(dtype), dtype, logs / f"vllm-{dtype}.log") as server:
+        _beside_vllm(wishes, dtype, logs, rates)
+
+
+def _beside_vllm(
+    wishes: argparse.Namespace, dtype: str, logs: Path, rates: dict[int, float]
+) -> None:
+    """The same waves against a vLLM; says why where it does not start."""
+    log = logs / f"vllm-{dtype}.log"
+    try:
+        with beside.vllm(wishes.vllm, _folder(dtype), dtype, log) as server:
             peer = Client(server, "none", "peer")
             peer.patient(lambda: asyncio.run(peer.wave([peer.fresh(8, max_tokens=1)])), 300)
-            _beside("vLLM eager", _rates(peer, quick, show=False), rates)
+            _beside("vLLM eager", _rates(peer, wishes.quick, show=False), rates)
+    except RuntimeError as error:
+        print(f"    vLLM is left out: {error}", flush=True)
 
 
 def _beside(name: str, other: dict[int, float], rates: dict[int, float]) -> None:

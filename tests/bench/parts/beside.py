@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -97,7 +97,8 @@ def vllm(environment: Path, folder: Path, dtype: str, log: Path) -> Iterator[str
         deadline = time.monotonic() + 300
         while time.monotonic() < deadline:
             if process.poll() is not None:
-                raise RuntimeError(f"vLLM ended; see {log}")
+                last = log.read_text(errors="replace").strip().splitlines()[-1:]
+                raise RuntimeError(f"vLLM ended: {' '.join(last)}")
             try:
                 if httpx.get(f"{address}/health", timeout=2).status_code == 200:
                     break
@@ -105,7 +106,8 @@ def vllm(environment: Path, folder: Path, dtype: str, log: Path) -> Iterator[str
                 time.sleep(0.5)
         yield address
     finally:
-        os.killpg(process.pid, signal.SIGTERM)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
         process.wait(60)
 
 
