@@ -207,7 +207,7 @@ def test_a_new_password_ends_all_sessions(client, person, deliver):
     assert [device.get("/profile").status_code for device in devices] == [302, 302]
 
 
-@pytest.mark.row("A-044")
+@pytest.mark.row("A-044", "C-382")
 @pytest.mark.parametrize(
     ("path", "words"),
     [

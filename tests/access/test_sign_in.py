@@ -64,7 +64,7 @@ def test_the_email_matches_whatever_its_letter_case(client, person):
     assert client.session["_auth_user_id"] == str(person.id)
 
 
-@pytest.mark.row("A-042", "A-043", "A-045")
+@pytest.mark.row("A-042", "A-043", "A-045", "C-382")
 @pytest.mark.case("U04")
 def test_after_five_tries_an_address_waits_and_then_signs_in(client, person, monkeypatch):
     for _ in range(5):

@@ -74,7 +74,7 @@ def a_call(route: Route) -> Call:
     return next(call for call in CALLS if call.route is route)
 
 
-@pytest.mark.row("C-043", "C-053", "C-049", "C-048")
+@pytest.mark.row("C-043", "C-053", "C-049", "C-048", "C-075")
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
 def test_another_method_is_a_405_that_lists_the_routes_own(caller, route: Route):
     path = a_call(route).path()

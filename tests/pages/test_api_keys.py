@@ -97,7 +97,7 @@ def test_two_live_keys_share_no_name_whatever_the_case() -> None:
     assert send(browser, "/api-keys/new", {"name": "lAB"}).status_code == 201
 
 
-@pytest.mark.row("A-149", "A-150")
+@pytest.mark.row("A-149", "A-150", "C-011")
 def test_the_eleventh_key_is_refused_and_a_paused_one_counts() -> None:
     user = make_user()
     most = settings.BASALT.max_keys_per_user

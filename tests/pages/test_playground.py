@@ -233,7 +233,7 @@ def test_a_prompt_has_no_nul_and_lf_line_breaks(browser, user: User) -> None:
     assert whole(browser)["prompt"] == "one\ntwo"
 
 
-@pytest.mark.row("A-122", "A-123", "A-571")
+@pytest.mark.row("A-122", "A-123", "A-571", "C-369")
 def test_a_user_starts_so_many_runs_a_minute_and_reads_do_not_count(
     browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
