@@ -20,7 +20,7 @@ from looms.models import Loom
 pytestmark = pytest.mark.django_db
 
 
-@pytest.mark.row("A-374", "A-375", "A-137")
+@pytest.mark.row("A-374", "A-375", "A-137", "A-560")
 def test_the_profile_shows_who_one_is_and_nothing_of_role_or_tokens(client, admin):
     User.objects.filter(id=admin.id).update(name="Grace")
     grant(user_id=admin.id, tokens=123_456, by=None)

@@ -104,7 +104,7 @@ def test_behind_a_proxy_each_client_has_its_own_limit_and_nobody_else_names_one(
         settings.BASALT = before
 
 
-@pytest.mark.row("A-046", "A-047")
+@pytest.mark.row("A-046", "A-047", "A-552")
 def test_the_first_page_follows_from_the_keys(client, person):
     assert try_it(client, person)["Location"] == "/api-keys"
     key, _ = make_key(person)

@@ -19,7 +19,7 @@ def no_stop(database: None) -> Iterator[None]:
 BODY = {"prompt": [5, 6], "max_tokens": 4}
 
 
-@pytest.mark.row("C-091", "C-348", "C-617", "C-619", "C-654")
+@pytest.mark.row("C-091", "C-348", "C-617", "C-619", "A-490", "C-654")
 def test_new_work_is_refused_until_somebody_clears_the_stop(caller, scripted, no_stop) -> None:
     scripted.answers = ("a",)
     spend_stop.lock(by=caller.user_id)

@@ -142,7 +142,7 @@ def test_the_tokens_must_hold_all_that_is_reserved(another: Callable[..., Caller
     assert poor.open_holds() == 0
 
 
-@pytest.mark.row("C-477", "C-619")
+@pytest.mark.row("C-477", "C-619", "A-490")
 def test_the_spend_stop_refuses_new_harvests(reader: Caller) -> None:
     spend_stop.lock(by=None)
     try:

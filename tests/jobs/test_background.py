@@ -151,7 +151,7 @@ def test_work_whose_engine_dies_runs_again_and_not_for_ever(
     assert caller.left() == 100_000 - 5
 
 
-@pytest.mark.row("C-612")
+@pytest.mark.row("C-612", "A-573")
 def test_a_running_job_of_a_paused_key_finishes(caller, scripted, runner):
     from accounts.keys import pause_key
 
@@ -164,7 +164,7 @@ def test_a_running_job_of_a_paused_key_finishes(caller, scripted, runner):
     assert caller.left() == 100_000 - 5
 
 
-@pytest.mark.row("C-613")
+@pytest.mark.row("C-613", "A-164")
 def test_waiting_work_of_a_revoked_key_fails(caller, scripted, no_work, make_runner):
     from accounts.keys import pause_key, revoke_key
 
@@ -183,7 +183,7 @@ def test_waiting_work_of_a_revoked_key_fails(caller, scripted, no_work, make_run
     assert caller.left() == 100_000
 
 
-@pytest.mark.row("C-614")
+@pytest.mark.row("C-614", "A-085")
 def test_waiting_work_of_a_suspended_user_fails_for_good(caller, scripted, no_work, make_runner):
     from accounts.models import User
 

@@ -138,7 +138,7 @@ def test_tokens_are_checked_at_submission(make_caller, no_work):
     submit(caller, max_tokens=2)
 
 
-@pytest.mark.row("C-412", "C-619")
+@pytest.mark.row("C-412", "C-619", "A-490")
 def test_the_spend_stop_refuses_jobs(caller, no_work):
     from billing import spend_stop
 

@@ -67,7 +67,7 @@ def test_a_user_without_a_running_job_comes_first(make_caller, scripted, make_ru
     started(scripted, 1)[0].answer("a")
 
 
-@pytest.mark.row("C-447", "C-612")
+@pytest.mark.row("C-447", "C-612", "A-573")
 def test_work_of_a_paused_key_waits_and_blocks_nobody(make_caller, scripted, make_runner):
     from accounts.keys import pause_key, resume_key
 

@@ -161,7 +161,7 @@ def test_too_few_tokens_for_one_node_make_no_node(make_caller, make_loom, grows)
     assert len(loom.branch(loom.root, max_tokens=9, n=2)) == 2
 
 
-@pytest.mark.row("C-549", "C-619")
+@pytest.mark.row("C-549", "C-619", "A-490")
 def test_the_spend_stop_makes_no_node(loom, grows):
     from billing import spend_stop
 

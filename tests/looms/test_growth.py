@@ -166,7 +166,7 @@ def test_a_node_keeps_where_it_came_from(loom, grows):
 # Order and places.
 
 
-@pytest.mark.row("C-554", "C-374")
+@pytest.mark.row("C-554", "C-374", "A-334")
 def test_eight_nodes_run_at_once_over_all_users_oldest_first(make_loom, make_caller, grows):
     looms = [make_loom("Once", make_caller().client) for _ in range(2)]
     order = [node["id"] for loom in looms for node in loom.branch(loom.root, n=6)]
@@ -185,7 +185,27 @@ def test_eight_nodes_run_at_once_over_all_users_oldest_first(make_loom, make_cal
     assert order[9] not in running()
 
 
-@pytest.mark.row("C-616", "C-375")
+@pytest.mark.row("A-335", "C-532")
+def test_a_waiting_node_with_a_value_outside_todays_ranges_runs_with_it(loom, grows):
+    from looms.models import Node
+
+    first = [grows.next() for _ in loom.branch(loom.root, n=8)]
+    (node,) = loom.branch(loom.root)
+    kept = Node.objects.get(id=node["id"])
+    options = json.loads(kept.options) | {"temperature": 5}
+    Node.objects.filter(id=node["id"]).update(options=json.dumps(options))
+    assert loom.node(node["id"])["request"]["temperature"] == 5
+    exported = loom.client.get(f"{loom.path}/export").json()["nodes"]
+    assert exported[-1]["generation_config"]["temperature"] == 5
+    for asked in first:
+        asked.answer(" x")
+    asked = grows.next()
+    assert asked.request.sampling.temperature == 5
+    asked.answer(" y")
+    assert loom.until(node["id"], "completed", "failed")["text"] == " y"
+
+
+@pytest.mark.row("C-616", "C-375", "A-580")
 def test_a_node_waits_for_a_place_of_its_model(loom, grows, monkeypatch):
     from django.conf import settings
 
@@ -201,7 +221,7 @@ def test_a_node_waits_for_a_place_of_its_model(loom, grows, monkeypatch):
         loom.until(node["id"], "completed")
 
 
-@pytest.mark.row("C-380", "C-376")
+@pytest.mark.row("C-380", "C-376", "A-580")
 def test_a_node_of_an_open_model_fails_at_once(loom, caller, grows):
     from django.conf import settings
 
@@ -411,7 +431,7 @@ def blocked(make_loom, grows) -> list:
     return [grows.next() for _ in range(8)]
 
 
-@pytest.mark.row("C-613", "C-614")
+@pytest.mark.row("C-613", "C-614", "A-085", "A-164")
 @pytest.mark.parametrize("what", ["revoked", "suspended"])
 def test_waiting_nodes_of_a_revoked_key_or_a_suspended_user_fail(
     make_loom, make_caller, grows, what

@@ -316,7 +316,7 @@ def test_the_addresses_of_former_tabs_lead_to_analytics(admin, tab):
     assert answer["location"] == f"/admin/analytics/{tab}"
 
 
-@pytest.mark.row("A-482", "A-483", "A-489", "A-392")
+@pytest.mark.row("A-482", "A-483", "A-489", "A-392", "A-568")
 def test_lock_and_clear_are_said_kept_and_logged(admin):
     page = admin.get("/admin/analytics/spend").content.decode()
     assert "New GPU work is not paused" in page

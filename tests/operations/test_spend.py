@@ -289,7 +289,7 @@ def test_the_table_of_the_clock_has_what_the_code_has_and_no_more():
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.row("A-491", "C-621")
+@pytest.mark.row("A-491", "C-621", "A-490")
 def test_work_put_back_during_a_pause_waits_until_it_is_cleared():
     from uuid import uuid4
 

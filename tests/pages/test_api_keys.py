@@ -115,7 +115,7 @@ def test_the_eleventh_key_is_refused_and_a_paused_one_counts() -> None:
     assert send(browser, "/api-keys/new", {"name": "more"}).status_code == 201
 
 
-@pytest.mark.row("A-151", "A-153", "A-154", "A-155", "A-161", "A-163")
+@pytest.mark.row("A-151", "A-153", "A-154", "A-155", "A-161", "A-163", "A-553")
 def test_the_table_lists_live_keys_with_their_numbers(lease: Lease) -> None:
     user = make_user_with(budget=1_000_000)
     used, _ = make_key(user, "used")

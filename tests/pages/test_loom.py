@@ -109,7 +109,7 @@ def test_a_title_is_trimmed_and_cut_and_an_empty_one_is_drawn_by_the_next_branch
     assert grown.json()["title"] == "A first line that is longer than forty c"
 
 
-@pytest.mark.row("A-324", "A-325", "A-326", "A-327")
+@pytest.mark.row("A-324", "A-325", "A-326", "A-327", "A-559")
 def test_a_branch_answers_with_its_nodes_and_the_page_keeps_what_it_asked_for() -> None:
     user = make_user_with(budget=10_000)
     browser = signed_in(user)

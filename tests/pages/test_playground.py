@@ -137,7 +137,7 @@ def test_the_contracts_models_have_their_short_names() -> None:
     }
 
 
-@pytest.mark.row("A-247", "A-248")
+@pytest.mark.row("A-247", "A-248", "A-558")
 def test_the_page_knows_what_is_warm_and_how_far_a_start_is(
     browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -154,7 +154,7 @@ def test_one_request_waits_at_a_time_and_the_team_hears_of_it(
     assert user.token_requests.count() == 2
 
 
-@pytest.mark.row("A-216", "A-132", "A-219", "A-593")
+@pytest.mark.row("A-216", "A-132", "A-219", "A-593", "A-557")
 def test_a_rejection_shows_its_note_and_is_mailed(form: dict[str, object]) -> None:
     user = make_user()
     browser = signed_in(user)

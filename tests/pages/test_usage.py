@@ -47,7 +47,7 @@ def facts(html: str) -> dict[str, str]:
     }
 
 
-@pytest.mark.row("A-168", "A-177", "A-178", "A-179", "A-181")
+@pytest.mark.row("A-168", "A-177", "A-178", "A-179", "A-181", "A-554")
 def test_the_page_opens_on_this_month_with_the_four_numbers(lease: Lease) -> None:
     user = make_user_with(allowance=1_000, budget=5_000)
     key, _ = make_key(user)
@@ -219,7 +219,7 @@ def test_a_key_that_is_not_ones_own_shows_nothing_of_another(lease: Lease, key: 
     assert "777" not in words(html)
 
 
-@pytest.mark.row("A-191", "A-192", "A-193", "A-203", "A-206")
+@pytest.mark.row("A-191", "A-192", "A-193", "A-203", "A-206", "A-555")
 def test_the_splits_add_up_and_name_every_source(lease: Lease) -> None:
     user = make_user_with(budget=100_000)
     for number, source in enumerate(Source):
@@ -262,7 +262,7 @@ def test_by_key_tells_of_each_key_that_ran_also_of_a_revoked_one(lease: Lease) -
     assert "idle" not in text
 
 
-@pytest.mark.row("A-196", "A-197", "A-198", "A-199", "A-200", "A-202", "A-204", "A-117")
+@pytest.mark.row("A-196", "A-197", "A-198", "A-199", "A-200", "A-202", "A-204", "A-117", "A-556")
 def test_a_completion_is_listed_with_how_it_ended_and_what_counted(lease: Lease) -> None:
     user = make_user_with(budget=100_000)
     key, _ = make_key(user, "lab")
@@ -351,7 +351,7 @@ def test_the_number_of_queries_is_fixed(lease: Lease, django_assert_num_queries)
         browser.get("/usage")
 
 
-@pytest.mark.row("A-101", "A-102", "A-103", "A-104")
+@pytest.mark.row("A-101", "A-102", "A-103", "A-104", "A-551")
 @pytest.mark.parametrize(
     ("used", "says"),
     [
