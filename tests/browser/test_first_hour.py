@@ -59,7 +59,7 @@ def test_a_new_researcher_gets_from_the_form_to_their_usage(
     page.locator("#max_tokens").fill("5")
     page.get_by_role("button", name=re.compile("^Run")).click()
     into = page.locator(".run").get_by_role("button", name="Open in Loom")
-    expect(into).to_be_visible()
+    expect(into).to_be_visible(timeout=60_000)
     into.click()
     page.wait_for_url(re.compile("/loom/[0-9a-f-]{36}"))
     loom = Loom.objects.get(user=user)
@@ -68,7 +68,7 @@ def test_a_new_researcher_gets_from_the_form_to_their_usage(
     page.keyboard.press("Escape")
     page.get_by_role("button", name=re.compile("^Branch")).click()
     grown = Node.objects.filter(loom=loom, status="completed").exclude(options=None)
-    eventually(lambda: grown.count() >= 2, 30)
+    eventually(lambda: grown.count() >= 2, 60)
     page.get_by_role("treeitem").last.click()
     assert serious_faults(page) == []
 
