@@ -130,11 +130,8 @@ def decide(
 
 
 def _open_one(application_id: int) -> Application:
-    application = (
-        Application.objects.select_for_update(of=("self",))
-        .select_related("reviewed_by")
-        .get(id=application_id)
-    )
+    # Who decided is read after the lock: a join would show whom the row named before it.
+    application = Application.objects.select_for_update(of=("self",)).get(id=application_id)
     if application.status != ApplicationStatus.OPEN:
         who = application.reviewed_by.email if application.reviewed_by else "a command"
         raise Refused(f"{application.email} was {application.status} already, by {who}.")

@@ -319,7 +319,7 @@ def test_jobs_survive_a_kill_and_are_paid_once(instance: Up, words: tuple[str, s
     streams = Streams(instance, key_with(instance, 1_000_000)[0], tokens=600)
     streams.wait_started()
     dead = kill(instance, *words)
-    jobs.wait("losses = 1", SECONDS)
+    jobs.wait("losses = 1", 90)
     streams.join()
     jobs.wait("state = 'done'", 240)
     afterwards(instance)

@@ -261,7 +261,8 @@ def test_one_clock_of_a_site_ticks(first: Up) -> None:
             return bool(
                 connection.execute(
                     "SELECT 1 FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
-                    " AND query LIKE 'SELECT pg_try_advisory_lock%'"
+                    " AND query LIKE 'SELECT pg_try_advisory_lock%' AND pid NOT IN"
+                    " (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)"
                 ).fetchall()
             )
 
