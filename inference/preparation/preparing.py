@@ -74,13 +74,15 @@ def prepare(
     try:
         with hold(models_dir / LOCKS / f"{entry.id}.lock", progress):
             reason = reason_not_prepared(entry, models_dir)
+            if reason is None and not again:
+                made = check_folder(entry, folder_of(entry, models_dir))
+            else:
+                if reason is not None and folder_of(entry, models_dir).exists():
+                    progress(Progress(Step.REPAIR, note=reason))
+                made = _prepare_locked(entry, entry.source, models_dir, progress)
             if keeps_weights(entry) and entry.device == "cpu":
                 _compile(models_dir, progress)
-            if reason is None and not again:
-                return check_folder(entry, folder_of(entry, models_dir))
-            if reason is not None and folder_of(entry, models_dir).exists():
-                progress(Progress(Step.REPAIR, note=reason))
-            return _prepare_locked(entry, entry.source, models_dir, progress)
+            return made
     except OSError as error:
         raise _disk_trouble(entry, models_dir, error) from error
 
