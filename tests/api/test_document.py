@@ -8,31 +8,9 @@ from jsonschema import Draft202012Validator
 from tests.contract.wire import DOCUMENT
 
 SHOWN = {
-    "models.listModels",
-    "models.retrieveModel",
-    "models.getModelStatus",
-    "completions.createCompletion",
-    "looms.listLooms",
-    "looms.createLoom",
-    "looms.importLoom",
-    "looms.exportLoom",
-    "looms.getLoom",
-    "looms.updateLoom",
-    "looms.deleteLoom",
-    "looms.streamLoom",
-    "looms.cancelLoom",
-    "looms.createBranch",
-    "looms.setRoot",
-    "looms.editNode",
-    "looms.deleteNode",
-    "looms.splitNode",
-    "looms.addSibling",
-    "harvest.createHarvest",
-    "harvest.getHarvest",
-    "harvest.cancelHarvest",
-    "chat.createChatCompletion",
-    "health.health",
+    operation["operationId"] for item in DOCUMENT["paths"].values() for operation in item.values()
 }
+"""Every operation of the contract."""
 
 
 @pytest.fixture(scope="module")

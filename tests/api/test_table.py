@@ -200,6 +200,7 @@ def objects(make_caller: Callable[..., Caller]) -> Iterator[Objects]:
         owner,
         {
             "/v1/looms/": node,
+            "/v1/lab/looms/": node,
             "/v1/completion-jobs/": {"job_id": job},
             "/v1/harvest/": {"job_id": harvest},
             "/v1/lab/harvest/": {"job_id": harvest},
