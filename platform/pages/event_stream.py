@@ -2,6 +2,8 @@
 
 from collections.abc import AsyncIterator
 
+from asgiref.sync import sync_to_async
+from django.db import connections
 from django.http import HttpRequest, StreamingHttpResponse
 
 from accounts.models import User
@@ -18,9 +20,18 @@ async def follower(request: HttpRequest) -> User | None:
     return user if isinstance(user, User) else None
 
 
+async def _holding_nothing(told: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    # What the request read until now it read in a thread of its own, whose connection Django gives
+    # back when the answer ends: as many pages as connections would hold them all.
+    await sync_to_async(connections.close_all)()
+    async for part in told:
+        yield part
+
+
 def event_stream(told: AsyncIterator[bytes]) -> StreamingHttpResponse:
     """Answer with events as they come; Django ends `told` when the page leaves."""
-    answer = StreamingHttpResponse(told, content_type="text/event-stream; charset=utf-8")
+    shown = _holding_nothing(told)
+    answer = StreamingHttpResponse(shown, content_type="text/event-stream; charset=utf-8")
     answer.headers["Cache-Control"] = "no-cache"
     answer.headers["X-Accel-Buffering"] = "no"
     return answer
