@@ -56,8 +56,10 @@ def test_a_new_researcher_gets_from_the_form_to_their_usage(
     # A Run, and a Loom of it.
     page.get_by_role("link", name="Playground").click()
     page.get_by_role("textbox", name="Prompt").fill("The sky is")
+    run = page.get_by_role("button", name=re.compile("^Run"))
+    expect(run).to_be_enabled()
     page.locator("#max_tokens").fill("5")
-    page.get_by_role("button", name=re.compile("^Run")).click()
+    run.click()
     into = page.locator(".run").get_by_role("button", name="Open in Loom")
     expect(into).to_be_visible(timeout=60_000)
     into.click()

@@ -469,6 +469,7 @@ def test_a_run_by_keyboard_alone(page_for: PageFor, rich) -> None:
     menu = page.get_by_role("button", name="Menu of Run 1")
     tab_to(menu, 120)
     page.keyboard.press("Enter")
+    expect(page.get_by_role("menuitem", name="Show")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name=re.compile("^Run 1"))).to_be_visible()
 
