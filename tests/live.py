@@ -135,6 +135,14 @@ def events(text: str) -> list[object]:
     return [line if line == "[DONE]" else json.loads(line) for line in lines]
 
 
+def is_open(here: tuple[str, int], there: tuple[str, int]) -> bool:
+    """Whether some process of this machine has the socket from `here` to `there`."""
+    return any(
+        each.status != psutil.CONN_TIME_WAIT and (each.laddr, each.raddr) == (here, there)
+        for each in psutil.net_connections("tcp")
+    )
+
+
 class InBackground:
     """A request that runs beside the test; for a stream, its lines come in one by one."""
 
@@ -180,14 +188,17 @@ class InBackground:
         return line
 
     def leave(self) -> None:
-        """Close the connection, as a client that goes away."""
+        """Close the connection, as a client that goes away, and wait until the server saw it."""
         self._leave.set()
         transport = self._client._transport
+        ends = []
         for connection_ in transport._pool._connections:  # type: ignore[attr-defined]
-            stream = connection_._connection._network_stream
-            stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+            stream = connection_._connection._network_stream.get_extra_info("socket")
+            ends.append((stream.getpeername(), stream.getsockname()))
+            stream.shutdown(socket.SHUT_RDWR)
         self._thread.join(10)
         self._client.close()
+        eventually(lambda: not any(is_open(*each) for each in ends))
 
     def done(self, seconds: float = 20) -> "InBackground":
         """Wait for the end of the answer."""

@@ -34,7 +34,7 @@ from completions.failures import (
     unreachable,
 )
 from completions.generation import Generation, Record, release
-from completions.owner import current_owner, replace_owner
+from completions.owner import owning
 from completions.payer import NotYet, Payer, check_background, check_live
 from completions.places import ModelFull, places
 from completions.request import CompletionRequest
@@ -412,9 +412,8 @@ def _take(
         check_background(payer)
     elif policy.stands_in_line:
         check_live(payer)
-    owner = current_owner()
 
-    def take() -> UUID:
+    def take(owner: UUID) -> tuple[UUID, UUID]:
         with transaction.atomic():
             hold = ledger.take_hold(
                 user_id=payer.user_id,
@@ -427,13 +426,9 @@ def _take(
             )
             if record is not None:
                 record.held()
-        return hold.id
+        return hold.id, owner
 
-    try:
-        return take(), owner
-    except ledger.OwnerLost:
-        owner = replace_owner(owner)
-        return take(), owner
+    return owning(take)
 
 
 def engine_request(

@@ -5,6 +5,8 @@ its lease gone: what it owned was released, and it goes on under a new one.
 """
 
 import threading
+from collections.abc import Callable
+from typing import TypeVar
 from uuid import UUID
 
 import structlog
@@ -12,9 +14,12 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 
 from billing import owners
+from billing.ledger import OwnerLost
 from billing.models import OwnerKind
 
 log = structlog.get_logger()
+
+Made = TypeVar("Made")
 
 
 class Ownership:
@@ -91,3 +96,18 @@ def replace_owner(lost: UUID) -> UUID:
     if _current is not None:
         _current.replace(lost)
     return current_owner()
+
+
+def owning(act: Callable[[UUID], Made]) -> Made:
+    """Return `act(token)`, under a new lease when the present one turns out to be reaped.
+
+    `act` does nothing when it raises `billing.ledger.OwnerLost`.
+
+    Raises:
+        OwnerLost: the new lease was reaped as well.
+    """
+    owner = current_owner()
+    try:
+        return act(owner)
+    except OwnerLost:
+        return act(replace_owner(owner))

@@ -25,7 +25,7 @@ from billing.models import Counted, Source, UsageStatus
 from completions.database import in_database, or_undone, to_its_end
 from completions.failures import Failure, budget_exceeded
 from completions.generation import RecordLost
-from completions.owner import current_owner, replace_owner
+from completions.owner import owning
 from completions.payer import NotYet, check_background
 from harvests import files, runs
 from harvests.models import Harvest, HarvestInput, HarvestRun, Stage
@@ -122,11 +122,8 @@ def begin(record: HarvestRecord) -> Held:
         check_background(harvest)
     except Failure as refused:
         raise replace(refused, code="unauthenticated") from None
-    owner = current_owner()
     try:
-        return _hold(record, owner)
-    except ledger.OwnerLost:
-        return _hold(record, replace_owner(owner))
+        return owning(partial(_hold, record))
     except BudgetExceeded as short:
         poor = budget_exceeded(short, harvest.reserved_tokens)
         raise replace(poor, code="insufficient_quota") from None

@@ -15,6 +15,7 @@ from django.db.models import Exists, OuterRef, QuerySet
 from django.db.models.functions import Now
 
 from billing import spend_stop
+from billing.ledger import OwnerLost
 from billing.models import Owner
 from inference.client import LOST
 from jobs.models import Work
@@ -91,6 +92,9 @@ def claim(
     the others (C-446). Work of a paused key is passed over (C-447), and so is that of the models
     in `full`, which have no place free (C-450). While the spend stop is on, nothing is taken
     (C-621). `most` bounds what all runners have in hand together; None is no bound.
+
+    Raises:
+        OwnerLost: the lease `owner` was reaped; work under it would be put back at once.
     """
     if room < 1 or not waiting(model).exists():
         return []
@@ -103,6 +107,8 @@ def claim(
         cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [LOCKS, number])
         if spend_stop.is_on():
             return []
+        if not Owner.objects.filter(token=owner).exists():
+            raise OwnerLost(f"the lease {owner} was reaped")
         if most is not None:
             room = min(room, most - in_hand(model).filter(state__in=LIVE).count())
         while len(taken) < room:

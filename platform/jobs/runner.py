@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 import structlog
 from django.conf import settings
 from django.db import DatabaseError
 
 from completions.database import in_database
-from completions.owner import current_owner
+from completions.owner import owning
 from completions.payer import NotYet
 from inference.backends.router import Inference
 from jobs import queue
@@ -154,17 +155,18 @@ class Runner:
         kind = desk.kind
         if desk.room < 1:
             return
-        claimed = await in_database(
-            lambda: queue.claim(
+
+        def claim(owner: UUID) -> list[Work]:
+            return queue.claim(
                 kind.model,
-                owner=current_owner(),
+                owner=owner,
                 room=desk.room,
                 most=kind.most,
                 by_turns=kind.by_turns,
                 full=[*desk.full(), *kind.full()],
             )
-        )
-        for work in claimed:
+
+        for work in await in_database(owning, claim):
             self._begin(desk, work)
 
     def _begin(self, desk: Desk, work: Work) -> None:

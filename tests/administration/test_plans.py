@@ -13,8 +13,8 @@ USERS, HOLDS = 2_000, 200_000
 MAKE_USERS = """
 INSERT INTO accounts_user (id, password, is_superuser, email, name, is_staff, team, organization,
                            discord_handle, session_number, created_at)
-SELECT gen_random_uuid(), '', false, 'u' || i || '@example.org', 'Name ' || i, false, false, '', '',
-       0, now() - i * interval '1 hour'
+SELECT gen_random_uuid(), '', false, 'past' || i || '@example.org', 'Name ' || i, false, false, '',
+       '', 0, now() - i * interval '1 hour'
 FROM generate_series(1, %s) AS i
 """
 MAKE_HOLDS = """
@@ -23,11 +23,11 @@ INSERT INTO billing_hold (id, user_id, request_id, model, source, tokens, bucket
                           status, counted)
 SELECT (lpad(to_hex((extract(epoch FROM t.at) * 1000)::bigint), 12, '0') || '7'
         || substr(md5(i::text), 1, 3) || '8' || substr(md5(i::text), 4, 15))::uuid,
-       u.id, 'req_' || i, 'tiny', 'api', 10, 'allowance',
+       u.id, 'req_past_' || i, 'tiny', 'api', 10, 'allowance',
        date_trunc('month', t.at)::date, false, 'settled', t.at, t.at, 10, 7, 3, 'completed',
        'reported'
 FROM generate_series(1, %s) AS i
-JOIN (SELECT id, row_number() OVER () AS n FROM accounts_user WHERE email LIKE 'u%%') AS u
+JOIN (SELECT id, row_number() OVER () AS n FROM accounts_user WHERE email LIKE 'past%%') AS u
     ON u.n = i %% %s + 1
 CROSS JOIN LATERAL (SELECT now() - (i %% 172800) * interval '1 minute' AS at) AS t
 """
@@ -36,7 +36,7 @@ INSERT INTO billing_dailyusage (user_id, model, source, day, completions, prompt
                                 completion_tokens, paid, failed, stopped)
 SELECT user_id, model, source, (opened_at AT TIME ZONE 'UTC')::date, count(*), sum(prompt_tokens),
        sum(completion_tokens), sum(paid), 0, 0
-FROM billing_hold GROUP BY 1, 2, 3, 4
+FROM billing_hold WHERE request_id LIKE 'req_past_%' GROUP BY 1, 2, 3, 4
 """
 
 

@@ -605,7 +605,11 @@ def someone_waits_for_a_row() -> bool:
     with connection.cursor() as cursor:
         # Within a transaction the first look would be seen again and again.
         cursor.execute("SELECT pg_stat_clear_snapshot()")
-        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+        # Tests that run beside this one have databases of their own on the same server.
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
         return cursor.fetchone()[0] > 0
 
 

@@ -237,6 +237,20 @@ def test_a_full_model_is_passed_over(make_caller, lease):
     assert [job.id for job in taken] == [other.id]
 
 
+def test_nothing_is_taken_under_a_lease_that_was_reaped(make_caller, no_work):
+    from uuid import uuid4
+
+    from billing.ledger import OwnerLost
+    from jobs import queue
+    from jobs.models import Job
+
+    [job] = rows(make_caller(), 1)
+    with pytest.raises(OwnerLost):
+        queue.claim(Job, owner=uuid4(), room=8, most=None, by_turns=False)
+    job.refresh_from_db()
+    assert job.owner is None
+
+
 def test_a_claim_costs_the_same_whatever_history_and_whatever_a_paused_key_has(make_caller, lease):
     """Rows that the database has to look at are counted, not time."""
     from django.db import connection
