@@ -56,7 +56,7 @@ def caller() -> str:
 def instant_worker(model: str, words: int) -> Iterator[None]:
     """A worker with the scripted engine, as a process."""
     worker = subprocess.Popen(
-        [sys.executable, "-m", "tests.bench.instant_worker", model, *["word"] * words],
+        [sys.executable, "-m", "tests.bench.parts.instant_worker", model, *["word"] * words],
         cwd=ROOT,
         env=process_environment(),
         stdout=subprocess.PIPE,
