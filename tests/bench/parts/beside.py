@@ -122,11 +122,11 @@ def harvest(model: str, folder: Path) -> Iterator[Callable[[], bool]]:
     )
     try:
         deadline = time.monotonic() + 120
-        while not any((folder / "out").glob("*")) and process.poll() is None:
+        # Its log speaks of tokens once it reads; what it writes gets its name at the end.
+        while " tokens," not in (folder / "log").read_text() and process.poll() is None:
             if time.monotonic() > deadline:
                 raise RuntimeError((folder / "log").read_text())
             time.sleep(0.2)
-        time.sleep(5)
         yield lambda: process.poll() is None
     finally:
         process.kill()
