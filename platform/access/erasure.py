@@ -14,19 +14,22 @@ from accounts.people import DELETED_DOMAIN
 from jobs import runs
 from jobs.models import Run
 from looms.erasure import delete_looms_of
+from vectors.models import SavedVector
 
 AT_ONCE = 500
 """Users that one call erases at most."""
 
 
 def delete_writings(sender: object, user_ids: Sequence[UUID], **known: object) -> None:
-    """Delete the Runs and Looms of Users in the transaction that deletes them.
+    """Delete the Runs, Looms and saved vectors of Users in the transaction that deletes them.
 
-    They go as if deleted by hand: unreadable at once, and erased when their days are over.
+    They go as if deleted by hand: unreadable at once, and Runs and Looms are erased when their
+    days are over.
     """
     for user_id in user_ids:
         runs.delete(Run.objects.of(user_id))
         delete_looms_of(user_id)
+        SavedVector.objects.of(user_id).delete()
 
 
 def erase_deleted() -> int:

@@ -305,6 +305,10 @@ class Environment(BaseSettings):
     run_keep_deleted_seconds: Seconds = Field(
         14 * 86_400.0, description="Seconds after which a deleted Run is erased (C-639)"
     )
+    max_saved_vectors: Count = Field(100, description="Saved Steering vectors of a User")
+    max_saved_vector_bytes: Size = Field(
+        64 * 2**20, description="Bytes of the numbers of a User's saved Steering vectors in all"
+    )
     max_work_in_runner: Count = Field(
         64, description="Pieces of each kind of work that one runner has in hand"
     )

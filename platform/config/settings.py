@@ -49,6 +49,7 @@ INSTALLED_APPS = [
     "billing",
     "inference",
     "completions",
+    "vectors",
     "jobs",
     "looms",
     "harvests",

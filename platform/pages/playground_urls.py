@@ -2,9 +2,10 @@
 
 from django.urls import path
 
-from pages import playground, playground_runs, run_events, run_export, run_loom
+from pages import playground, playground_runs, playground_vectors, run_events, run_export, run_loom
 
 ONE = "runs/<int:number>"
+VECTOR = "vectors/<uuid:vector_id>"
 
 urlpatterns = [
     path("models", playground.models, name="playground-models"),
@@ -19,4 +20,9 @@ urlpatterns = [
     path(f"{ONE}/norms", playground_runs.norms, name="run-norms"),
     path(f"{ONE}/activations.npy", playground_runs.numbers, name="run-numbers"),
     path(f"{ONE}/loom", run_loom.open_in_loom, name="open-run-in-loom"),
+    path("vectors", playground_vectors.vectors, name="vectors"),
+    path("vectors/save", playground_vectors.save, name="save-vector"),
+    path(f"{VECTOR}/rename", playground_vectors.rename, name="rename-vector"),
+    path(f"{VECTOR}/delete", playground_vectors.delete, name="delete-vector"),
+    path(f"{VECTOR}/file", playground_vectors.file, name="vector-file"),
 ]

@@ -16,11 +16,16 @@ function place(menu, button) {
 
 const items = (menu) => [...menu.querySelectorAll("[role^=menuitem]:not([disabled])")];
 
+/** The button that opened a menu; several may share one, as the rows of a table do. */
+function openerOf(event) {
+  const buttons = [...document.querySelectorAll(`[popovertarget="${event.target.id}"]`)];
+  return event.source ?? buttons.find((button) => button === document.activeElement) ?? buttons[0];
+}
+
 function opened(event) {
   const menu = event.target;
   if (event.newState !== "open" || !menu.classList.contains("menu")) return;
-  const button = document.querySelector(`[popovertarget="${menu.id}"]`);
-  place(menu, button);
+  place(menu, openerOf(event));
   items(menu)[0]?.focus();
 }
 

@@ -1,7 +1,9 @@
 """Takes every page of the App; `script/screenshots` runs it, the test suite does not."""
 
+import json
 import os
 import random
+import re
 from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -16,9 +18,13 @@ from billing.grants import grant_to_key
 from billing.models import OwnerKind, Source, UsageStatus
 from billing.owners import register
 from billing.token_requests import Answers, approve, reject, send_request
+from looms.models import Loom, Node
+from looms.tree import Status
 from tests.accounts.factory import make_key, make_user
 from tests.billing.factory import make_user_with, pay, take
-from tests.browser.conftest import PageFor
+from tests.browser.conftest import Desk, PageFor
+from tests.browser.test_loom import plant
+from tests.browser.test_playground_vectors import add_dialog, keep
 
 FOLDER = Path(os.environ["SCREENSHOTS"])
 LOOKS = [
@@ -67,6 +73,54 @@ def busy_user() -> User:
         else:
             reject(request_id=request.id, by=admin, note=note)
     return user
+
+
+STORY = {
+    PROMPT: None,
+    " the light had failed twice before midnight, and nobody on the mainland seemed to": PROMPT,
+    " a ship that answered no signal had passed within sight of the rocks.": PROMPT,
+    " I wrote her name down before I forgot it, as the rule says.": (
+        " a ship that answered no signal had passed within sight of the rocks."
+    ),
+    " Her sails were": " a ship that answered no signal had passed within sight of the rocks.",
+    " No crew. No lamp. Only the bell, and the bell was ours.\n\nIn the morning": (
+        " a ship that answered no signal had passed within sight of the rocks."
+    ),
+    " the smell of iron and kelp": PROMPT,
+}
+
+
+def logprobs_of(text: str) -> str:
+    """Log probabilities of a text's words, with others beside them, in the API's form."""
+    draw = random.Random(7)
+    tokens = re.findall(r"\n+|\W*\w+|\W+", text)
+    own = [-draw.choice([0.02, 0.3, 0.9, 2.1, 5.5]) for _ in tokens]
+    others = [" had", " was", " carried", " did"]
+    return json.dumps(
+        {
+            "tokens": tokens,
+            "token_logprobs": own,
+            "top_logprobs": [
+                {token: mine} | {other: -1.2 - 0.8 * place for place, other in enumerate(others)}
+                for token, mine in zip(tokens, own, strict=True)
+            ],
+            "text_offset": [len("".join(tokens[:place])) for place in range(len(tokens))],
+        }
+    )
+
+
+def tell_story(user: User) -> Loom:
+    """A Loom with every kind of Node; its last one but two is long and has log probabilities."""
+    loom = plant(user, STORY, "The lighthouse keeper's log")
+    nodes = Node.objects.filter(loom=loom)
+    for node in nodes.exclude(parent=None):
+        nodes.filter(id=node.id).update(logprobs=logprobs_of(node.text), model="desk")
+    nodes.filter(text__startswith=" Her").update(status=Status.CANCELLED.value)
+    error = {"message": "This request can use up to 900 tokens.", "code": "budget_exceeded"}
+    nodes.filter(text__startswith=" the smell").update(
+        status=Status.FAILED.value, error=json.dumps(error)
+    )
+    return loom
 
 
 def take_it(page: Page, name: str, look: str, *, full: bool = False) -> None:
@@ -161,6 +215,65 @@ def test_empty_playground(page_for: PageFor) -> None:
 
 
 @pytest.mark.parametrize(("look", "options"), LOOKS)
+def test_steering(page_for: PageFor, desk: Desk, look: str, options: dict) -> None:
+    user = make_user_with(budget=1_000)
+    keep(user, desk, "pirate-contrast", (3, 64), layers=(1, 2, 3), scale=4.0)
+    keep(user, desk, "formal letters of the nineteenth century", norm_match=True)
+    keep(user, desk, "sycophancy, Layer 15", (1, 576), layers=(15,))
+    page = page_for(user, "/playground?m=model%3Ddesk", **options)
+    page.get_by_role("textbox", name="Prompt").fill(PROMPT)
+    if options["phone"]:
+        page.get_by_role("button", name="Settings", exact=True).click()
+    dialog = add_dialog(page)
+    dialog.get_by_role("radio", name="pirate-contrast").check()
+    expect(page.locator("#vector-read")).to_contain_text("3 × 64 numbers")
+    take_it(page, "playground-saved-vectors", look)
+    dialog.get_by_label("Scale").fill("-2.5")
+    dialog.get_by_role("button", name="Add vector").click()
+    page.get_by_role("button", name="Save pirate-contrast").scroll_into_view_if_needed()
+    take_it(page, "playground-steer", look)
+    page.get_by_role("button", name="Save pirate-contrast").click()
+    take_it(page, "playground-save-vector", look)
+
+
+@pytest.mark.parametrize(("look", "options"), LOOKS)
+def test_loom(page_for: PageFor, busy: User, look: str, options: dict) -> None:
+    loom = tell_story(busy)
+    page = page_for(busy, f"/loom/{loom.id}", **options)
+    row = page.get_by_role("treeitem", name=re.compile("No crew"))
+    row.click()
+    tokens = page.locator("#text-own .token")
+    expect(tokens.first).to_be_visible()
+    take_it(page, "loom", look)
+    tokens.nth(5).click()
+    tokens.nth(5).scroll_into_view_if_needed()
+    take_it(page, "loom-token", look)
+    page.get_by_role("treeitem", name=re.compile("budget|fail", re.I)).first.click()
+    take_it(page, "loom-failed", look)
+    page.get_by_role("button", name="Graph").click()
+    take_it(page, "loom-graph", look)
+    page.get_by_role("button", name="Tree").click()
+    if options["phone"]:
+        page.get_by_role("button", name="Settings").click()
+        take_it(page, "loom-settings", look)
+        page.keyboard.press("Escape")
+    row.click()
+    page.keyboard.press("e")
+    take_it(page, "loom-edit", look)
+    page.goto("/loom/new")
+    take_it(page, "loom-new", look)
+
+
+@pytest.mark.parametrize(("look", "options"), LOOKS)
+def test_public_pages(page_for: PageFor, look: str, options: dict) -> None:
+    page = page_for(None, "/", **options)
+    take_it(page, "front", look, full=True)
+    for path in ("/docs", "/docs/app", "/docs/settings"):
+        page.goto(path)
+        take_it(page, path.strip("/").replace("/", "-"), look)
+
+
+@pytest.mark.parametrize(("look", "options"), LOOKS)
 def test_people(page_for: PageFor, busy: User, look: str, options: dict) -> None:
     """Access, the profile, feedback, and the admin."""
     page = page_for(None, "/sign-in", **options)
@@ -184,6 +297,16 @@ def test_people(page_for: PageFor, busy: User, look: str, options: dict) -> None
         ("admin-applications", "/admin/access/application/"),
         ("admin-invite", "/admin/access/invite/add/"),
         ("admin-requests", "/admin/billing/tokenrequest/"),
+        ("admin-feedback", "/admin/feedback/note/"),
+        ("admin-log", "/admin/accounts/adminaction/"),
+        ("admin-runs", f"/admin/jobs/run/?q={busy.email}"),
+        ("admin-analytics", "/admin/analytics/users"),
+        ("admin-budget", "/admin/analytics/budget"),
+        ("admin-platform", "/admin/analytics/platform"),
+        ("admin-usage", "/admin/analytics/usage"),
+        ("admin-spend", "/admin/analytics/spend"),
+        ("admin-models", "/admin/models"),
+        ("admin-window", "/admin/models/desk/window"),
     ):
         page.goto(path)
         page.wait_for_load_state("networkidle")

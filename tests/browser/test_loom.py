@@ -433,6 +433,9 @@ def test_a_loom_fits_a_phone_and_axe_finds_no_serious_fault(page_for: PageFor) -
     phone.keyboard.press("Escape")
     expect(phone.get_by_label("Temperature")).to_be_hidden()
     expect(phone.get_by_role("button", name=re.compile("^Branch"))).to_be_in_viewport()
+    phone.get_by_role("button", name="Graph").click()
+    assert serious_faults(phone) == []
+    assert not is_too_wide(phone)
     for scheme in ("light", "dark"):
         page = page_for(user, f"/loom/{loom.id}", color_scheme=scheme)
         row(page, "upon").click()

@@ -1,6 +1,7 @@
 // The Loom page: one Loom's tree, the text of the path that is read, and what grows next.
 import { copy, download, toast } from "../dialogs.js";
 import { remember } from "../memory.js";
+import { refusalParts } from "../refusals.js";
 import { post, read } from "../request.js";
 import { Changes } from "./changes.js";
 import { Graph } from "./graph.js";
@@ -96,15 +97,7 @@ async function branch() {
   } catch (fault) {
     const isMarked = fault.param && settings.refuse(fault.param, fault.message);
     byId("branch-fault").hidden = isMarked;
-    // The way to more tokens is a link, not an address in the text.
-    byId("branch-fault").textContent = fault.message.replace(/ Ask for more tokens at \S+\.$/, "");
-    if (fault.code === "budget_exceeded") {
-      const link = Object.assign(document.createElement("a"), {
-        href: "/usage/request",
-        textContent: "Request more tokens",
-      });
-      byId("branch-fault").append(" ", link);
-    }
+    byId("branch-fault").replaceChildren(...refusalParts(fault));
   } finally {
     refresh();
   }

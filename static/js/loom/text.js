@@ -1,5 +1,6 @@
 // The text of the path that is read: what is above in grey, then the Node with its tokens.
 import { make } from "../dialogs.js";
+import { refusalParts } from "../refusals.js";
 import { read } from "../request.js";
 import { drawTokens, legend, likeliest, marked } from "../tokens.js";
 import { isGrowing } from "./tree.js";
@@ -63,7 +64,8 @@ export class Text {
   /** Why a failed Node has no more text than it has. */
   #fault(node) {
     this.boxes.fault.hidden = node.status !== "failed";
-    this.boxes.fault.textContent = node.status === "failed" ? (node.reason ?? "The Node has failed.") : "";
+    const parts = node.status === "failed" ? refusalParts({ message: node.reason ?? "The Node has failed." }) : [];
+    this.boxes.fault.replaceChildren(...parts);
   }
 
   async #measure(node, key) {

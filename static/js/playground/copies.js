@@ -26,6 +26,7 @@ export const vectorsOf = (run) =>
     name: `vector ${place + 1} of Run ${run.number}`,
     width: body.activations?.[0]?.length ?? 0,
     body,
+    origin: { kind: "run", name: String(run.number) },
   }));
 
 /** A text inside single quotes of a POSIX shell. */

@@ -1,5 +1,6 @@
 // One Run on the page: its facts, its text as it grows and then as tokens, and what was read.
 import { make } from "../dialogs.js";
+import { refusalParts } from "../refusals.js";
 import { drawTokens, likeliest, marked } from "../tokens.js";
 import { logo } from "./panel.js";
 import { follow } from "./follow.js";
@@ -110,12 +111,14 @@ export class Output {
     this.#failed(refusal);
   }
 
-  /** Say what went wrong, and where more tokens can be asked for. */
-  #failed(error) {
+  /** Say why something cannot be, and where more tokens can be asked for. */
+  refuse(error) {
     this.fault.hidden = false;
-    const asks = error.code === "budget_exceeded" && / Ask for more tokens at \S+\.$/.test(error.message);
-    this.fault.replaceChildren(error.message.replace(/ Ask for more tokens at \S+\.$/, ""));
-    if (asks) this.fault.append(" ", make("a", { href: "/usage/request", text: "Request more tokens" }));
+    this.fault.replaceChildren(...refusalParts(error));
+  }
+
+  #failed(error) {
+    this.refuse(error);
     if (!this.run.refusal && !this.run.usage) this.fault.append(" Nothing was charged.");
   }
 

@@ -1,34 +1,35 @@
 // The Playground: prompt, settings of one model or of up to six, Runs and what they said.
-import { confirmed, copy, make, toast } from "../dialogs.js";
-import { remember } from "../memory.js";
+import { refusalParts } from "../refusals.js";
 import { post, read } from "../request.js";
-import { startWords } from "../starting.js";
 import { legend } from "../tokens.js";
+import { Acts } from "./acts.js";
 import { readAddress, writeAddress } from "./address.js";
-import { outputText, requestText, settingsText, vectorsOf, wholeText } from "./copies.js";
+import { drawColumns, MOST_MODELS } from "./columns.js";
+import { matching } from "./comparing.js";
+import { vectorsOf } from "./copies.js";
+import { Counts } from "./counts.js";
+import { startModel, waitingFor, watchModels } from "./models.js";
 import { Output } from "./output.js";
-import { logo, Panel } from "./panel.js";
-import { bodyOf, CONTROLS, differences, duplicate, faultsOf, fresh, heldBy, inShort, valuesOf } from "./settings.js";
+import { Panel } from "./panel.js";
+import { bodyOf, CONTROLS, differences, duplicate, faultsOf, fresh, heldBy, valuesOf } from "./settings.js";
+import { startSheet } from "./sheet.js";
 import { startVectorDialog } from "./steer.js";
 import { Table } from "./table.js";
 
-const MOST_MODELS = 6;
-const STATUS_MS = 2000;
 const COUNT_MS = 400;
 const by = (id) => document.getElementById(id);
 const written = (number) => number.toLocaleString("en-US");
-const phone = matchMedia("(max-width: 760px)");
 const given = JSON.parse(by("playground-state").textContent);
 
 class Playground {
   constructor() {
     this.models = given.models;
-    Object.assign(this, readAddress(location.search, this.#startModel()));
+    Object.assign(this, readAddress(location.search, startModel(this.models)));
     this.at = 0;
     this.refusals = this.columns.map(() => new Map());
-    this.counts = new Map();
+    this.counts = new Counts();
     this.outputs = [];
-    this.menuRun = null;
+    this.acts = new Acts(this, given.api);
     this.panel = new Panel(this.models, (name) => this.#changed(name));
     this.table = new Table(this, given.runs);
     this.prompt = by("prompt");
@@ -36,19 +37,18 @@ class Playground {
     this.prompt.value ||= localStorage.getItem("playground.draft") ?? "";
     by("legend").replaceWith(legend());
     this.#listen();
+    startSheet();
     this.panel.show(this.values);
     this.#refresh();
     this.#grow();
     // The newest Run stands above the table, and one that runs is followed again (A-240, A-272).
     const newest = given.runs[0];
     if (newest) this.show([newest.number]);
-    this.#watchModels();
-  }
-
-  /** A warm model when there is one, else the default (A-224). */
-  #startModel() {
-    const warm = this.models.filter((model) => model.warm);
-    return (warm.find((model) => model.default) ?? warm[0] ?? this.models.find((model) => model.default)).id;
+    watchModels(
+      this.models,
+      () => this.live.some((output) => !output.texts.size),
+      () => this.#warmth(),
+    );
   }
 
   get values() {
@@ -56,7 +56,16 @@ class Playground {
   }
 
   get isBusy() {
-    return this.outputs.some((output) => !output.run.refusal && output.isLive) || this.isStarting === true;
+    return this.live.length > 0 || this.isStarting === true;
+  }
+
+  /** What is in view and still waits or grows. */
+  get live() {
+    return this.outputs.filter((output) => !output.run.refusal && output.isLive);
+  }
+
+  get numbersInView() {
+    return this.outputs.filter((output) => !output.run.refusal).map((output) => output.run.number);
   }
 
   model(id) {
@@ -69,33 +78,15 @@ class Playground {
     by("run").addEventListener("click", () => this.start());
     by("stop").addEventListener("click", () => this.stop());
     by("reset").addEventListener("click", () => this.#reset());
-    by("add-model").addEventListener("click", () => this.#add(fresh(this.#startModel())));
-    by("add-vector").addEventListener("click", () => startVectorDialog(this.model(this.values.model), (vector) => this.#addVector(vector)));
+    by("add-model").addEventListener("click", () => this.add(fresh(startModel(this.models))));
+    by("add-vector").addEventListener("click", () => startVectorDialog(this.models, this.model(this.values.model), (vector) => this.#addVector(vector)));
     by("heatmap").checked = this.heatmap;
     by("heatmap").addEventListener("change", (event) => {
       this.heatmap = event.target.checked;
       this.#refresh();
       for (const output of this.outputs) output.draw();
     });
-    for (const id of ["settings-toggle", "settings-close"]) by(id).addEventListener("click", () => this.#toggleSettings());
     by("compare-runs").addEventListener("click", () => this.show([...this.table.chosen].sort((a, b) => a - b)));
-    by("run-menu").addEventListener("toggle", () => this.#openedMenu());
-    by("run-menu").addEventListener("click", (event) => {
-      const item = event.target.closest("[data-run-does]");
-      if (item) this.act(item.dataset.runDoes, this.menuRun);
-    });
-    by("copy-menu").addEventListener("click", (event) => {
-      const item = event.target.closest("[data-copy]");
-      if (item) copy(item.dataset.copy === "text" ? outputText(this.menuRun) : wholeText(this.menuRun));
-    });
-    by("export-menu").addEventListener("click", (event) => {
-      const item = event.target.closest("[data-format]");
-      if (item) this.#export(item.dataset.format);
-    });
-    document.addEventListener("click", (event) => {
-      const button = event.target.closest("[data-export]");
-      if (button) this.exportScope = button.dataset.export;
-    });
     this.prompt.addEventListener("input", () => this.#typed());
     this.prompt.addEventListener("keydown", (event) => {
       if (event.key === "Tab" && !event.shiftKey && this.prompt.value === "") {
@@ -103,10 +94,6 @@ class Playground {
         this.prompt.value = this.prompt.placeholder;
         this.#typed();
       }
-    });
-    by("settings").addEventListener("keydown", (event) => {
-      const isOver = event.key === "Escape" && phone.matches && by("play").dataset.sheet === "open";
-      if (isOver && !document.querySelector("[popover]:popover-open, dialog[open]")) this.#toggleSettings();
     });
     document.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !document.querySelector("dialog[open]")) {
@@ -142,25 +129,10 @@ class Playground {
   }
 
   #reset() {
-    this.columns[this.at] = fresh(this.#startModel());
+    this.columns[this.at] = fresh(startModel(this.models));
     this.refusals[this.at].clear();
     this.panel.show(this.values);
     this.#refresh();
-  }
-
-  #toggleSettings() {
-    const play = by("play");
-    if (phone.matches) {
-      // On a phone the settings are a sheet over the page, and closed at first.
-      play.dataset.sheet = play.dataset.sheet === "open" ? "closed" : "open";
-      by("settings-toggle").setAttribute("aria-expanded", String(play.dataset.sheet === "open"));
-      by(play.dataset.sheet === "open" ? "settings-close" : "settings-toggle").focus();
-      return;
-    }
-    const closed = play.dataset.settings !== "closed";
-    play.dataset.settings = closed ? "closed" : "open";
-    by("settings-toggle").setAttribute("aria-expanded", String(!closed));
-    remember("settings", closed ? "closed" : "open");
   }
 
   // Single and Compare.
@@ -176,26 +148,26 @@ class Playground {
       this.columns = [this.values];
       this.refusals = [this.refusals[this.at]];
     }
-    this.#choose(0);
+    this.choose(0);
   }
 
-  #choose(at) {
+  choose(at) {
     this.at = at;
     this.panel.show(this.values);
     this.#refresh();
   }
 
-  #add(values) {
+  add(values) {
     if (this.columns.length >= MOST_MODELS) return;
     this.columns.push(values);
     this.refusals.push(new Map());
-    this.#choose(this.columns.length - 1);
+    this.choose(this.columns.length - 1);
   }
 
-  #remove(at) {
+  remove(at) {
     this.columns.splice(at, 1);
     this.refusals.splice(at, 1);
-    this.#choose(Math.min(this.at, this.columns.length - 1));
+    this.choose(Math.min(this.at, this.columns.length - 1));
   }
 
   #drawColumns() {
@@ -203,38 +175,13 @@ class Playground {
     by("single").setAttribute("aria-pressed", String(!this.isCompare));
     by("compare").setAttribute("aria-pressed", String(this.isCompare));
     by("add-model").disabled = this.columns.length >= MOST_MODELS;
-    if (!this.isCompare) return;
-    const focused = document.activeElement?.id;
-    by("columns").replaceChildren(...this.columns.map((values, at) => this.#columnRow(values, at)));
-    if (focused?.startsWith("column-")) by(focused)?.focus();
-  }
-
-  #columnRow(values, at) {
-    const model = this.model(values.model);
-    const faults = this.#faults(at).size;
-    const button = (text, does, label) =>
-      make("button", { type: "button", class: "plain", text, id: `column-${does}-${at}`, "aria-label": `${text} of model ${at + 1}`, ...label });
-    const change = button("Settings", "settings", { "aria-pressed": String(at === this.at), onclick: () => this.#choose(at) });
-    const double = button("Duplicate", "duplicate", { "aria-label": `Duplicate model ${at + 1}`, disabled: this.columns.length >= MOST_MODELS, onclick: () => this.#add(duplicate(values)) });
-    const remove = button("Remove", "remove", { "aria-label": `Remove model ${at + 1}`, disabled: this.columns.length < 2, onclick: () => this.#remove(at) });
-    return make(
-      "li",
-      { "aria-current": at === this.at ? "true" : null },
-      make("div", { class: "model", title: values.model }, ...(model ? [logo(model), model.label] : [values.model])),
-      make("div", { class: "number small quiet", text: inShort(bodyOf(values)).join(" · ") }),
-      faults ? make("div", { class: "fault", text: faults === 1 ? "One setting is out of range." : `${faults} settings are out of range.` }) : null,
-      make("div", { class: "actions" }, change, double, remove),
-    );
+    if (this.isCompare) drawColumns(this, (at) => this.#faults(at));
   }
 
   // What the settings say together: faults, tokens, the address.
 
-  #countKey(values) {
-    return JSON.stringify([values.model, values.add_special_tokens, this.prompt.value]);
-  }
-
   #promptTokens(values) {
-    return this.prompt.value === "" ? 0 : (this.counts.get(this.#countKey(values)) ?? null);
+    return this.counts.of(values, this.prompt.value);
   }
 
   #faults(at) {
@@ -260,7 +207,7 @@ class Playground {
     const isOut = this.columns.some((_, at) => [...this.#faults(at).keys()].some((name) => !this.refusals[at].has(name)));
     run.disabled = this.isStarting === true || isOut || this.prompt.value === "";
     run.firstElementChild.textContent = this.isCompare ? "Run all" : "Run";
-    const live = this.outputs.filter((output) => !output.run.refusal && output.isLive);
+    const { live } = this;
     by("stop").disabled = !live.length;
     by("stop").textContent = this.isCompare || live.length > 1 ? "Stop all" : "Stop";
     for (const button of document.querySelectorAll("[data-restore]")) button.disabled = this.isBusy;
@@ -280,20 +227,12 @@ class Playground {
   }
 
   async #count() {
-    const wanted = this.columns.filter((values) => this.prompt.value !== "" && this.#promptTokens(values) === null && this.model(values.model));
-    for (const values of new Map(wanted.map((each) => [this.#countKey(each), each])).values()) {
-      const key = this.#countKey(values);
-      try {
-        const { tokens } = await post("/playground/tokens", { json: { model: values.model, prompt: this.prompt.value, add_special_tokens: values.add_special_tokens } });
-        if (this.counts.size > 100) this.counts.clear();
-        this.counts.set(key, tokens);
-      } catch {
-        return;
-      }
-      if (key === this.#countKey(this.values)) this.panel.mark(this.#faults(this.at));
+    const served = this.columns.filter((values) => this.model(values.model));
+    await this.counts.ask(served, this.prompt.value, () => {
+      this.panel.mark(this.#faults(this.at));
       this.#buttons();
       this.#holds();
-    }
+    });
   }
 
   // Runs.
@@ -306,7 +245,7 @@ class Playground {
       const { results } = await post("/playground/runs", { json: { runs: this.columns.map((values) => bodyOf(values, prompt)) } });
       this.#started(results);
     } catch (fault) {
-      by("prompt-fault").textContent = fault.message;
+      by("prompt-fault").replaceChildren(...refusalParts(fault));
       by("prompt-fault").hidden = false;
     } finally {
       this.isStarting = false;
@@ -334,13 +273,12 @@ class Playground {
       this.table.put(made);
       this.#display([made]);
     } catch (fault) {
-      toast(fault.message);
+      this.outputs.find((output) => output.run.number === run.number)?.refuse(fault);
     }
   }
 
   async stop() {
-    const live = this.outputs.filter((output) => !output.run.refusal && output.isLive);
-    await Promise.all(live.map((output) => this.act("stop", output.run)));
+    await Promise.all(this.live.map((output) => this.act("stop", output.run)));
   }
 
   /** Show these Runs side by side. */
@@ -393,46 +331,21 @@ class Playground {
     return this.outputs.map((output) => output.run).filter((other) => !other.refusal && other.number !== run.number);
   }
 
-  /** How many first tokens match the first Run's in view (A-268). */
   matching(run, choice) {
-    const first = this.outputs[0]?.run;
-    if (!first || first.number === run.number || first.prompt !== run.prompt) return "";
-    const [theirs, mine] = [first.choices?.[0]?.tokens, choice.tokens];
-    if (!theirs?.length || !mine?.length) return "";
-    let same = 0;
-    while (same < mine.length && same < theirs.length && mine[same].text === theirs[same].text) same++;
-    return `the first ${same} tokens match Run ${first.number}`;
+    return matching(this.outputs[0]?.run, run, choice);
   }
 
+  /** Say whose menu opens: what is in view is whole, a row of the table is not. */
   chooses(run) {
-    this.menuRun = this.outputs.find((output) => output.run.number === run.number)?.run ?? run;
+    this.acts.chooses(this.outputs.find((output) => output.run.number === run.number)?.run ?? run);
   }
 
-  #openedMenu() {
-    const hasText = Boolean(this.menuRun?.text || this.menuRun?.choices?.some((choice) => choice.text));
-    by("run-menu").querySelector('[data-run-does="copy-output"]').hidden = !hasText;
+  act(does, run) {
+    return this.acts.act(does, run);
   }
 
-  async act(does, run) {
-    const acts = {
-      show: () => this.show([run.number]),
-      stop: () => post(`/playground/runs/${run.number}/stop`),
-      use: async () => this.#use(await this.whole(run.number)),
-      "copy-settings": async () => copy(settingsText(await this.whole(run.number)), "Settings copied"),
-      "copy-prompt": async () => copy((await this.whole(run.number)).prompt, "Prompt copied"),
-      "copy-output": async () => copy(outputText(await this.whole(run.number)), "Output copied"),
-      "copy-request": async () => copy(requestText(await this.whole(run.number), given.api), "Request copied"),
-      delete: () => this.#delete(run),
-      loom: async () => location.assign((await post(`/playground/runs/${run.number}/loom`)).path),
-    };
-    try {
-      await acts[does]();
-    } catch (fault) {
-      toast(fault.message);
-    }
-  }
-
-  #use(run) {
+  /** Put the settings and the prompt of a Run into the form (A-279). */
+  use(run) {
     this.columns[this.at] = valuesOf({ ...run.request, model: run.model }, vectorsOf(run));
     this.refusals[this.at].clear();
     this.prompt.value = run.prompt;
@@ -440,12 +353,10 @@ class Playground {
     this.#typed();
   }
 
-  async #delete(run) {
-    const text = "Its text, tokens and Activations go, and cannot come back.";
-    if (!(await confirmed(`Delete Run ${run.number}?`, text, "Delete run"))) return;
-    await post(`/playground/runs/${run.number}/delete`);
-    const rest = this.outputs.filter((output) => output.run.number !== run.number).map((output) => output.run);
-    this.table.remove(run.number);
+  /** A Run was deleted: it leaves the table and the view. */
+  removed(number) {
+    const rest = this.outputs.filter((output) => output.run.number !== number).map((output) => output.run);
+    this.table.remove(number);
     if (rest.length !== this.outputs.length) this.#display(rest);
   }
 
@@ -463,38 +374,13 @@ class Playground {
     this.#display(runs);
   }
 
-  #export(format) {
-    const numbers = {
-      view: () => this.outputs.filter((output) => !output.run.refusal).map((output) => output.run.number),
-      chosen: () => [...this.table.chosen],
-      all: () => [],
-    }[this.exportScope]();
-    const query = new URLSearchParams({ format });
-    if (this.exportScope !== "all") query.set("runs", numbers.sort((a, b) => a - b).join(","));
-    make("a", { href: `/playground/export?${query}`, download: true }).click();
-  }
-
-  // Models: warm or not, and how far a start is.
-
   waitingFor(run) {
-    const model = this.model(run.model);
-    const start = model && startWords(model);
-    return start ?? (run.status === "waiting" ? "Waiting for its turn" : "Reading the prompt");
+    return waitingFor(run, this.model(run.model));
   }
 
-  async #watchModels() {
-    const isWaiting = this.outputs.some((output) => !output.run.refusal && output.isLive && !output.texts.size);
-    if (isWaiting || this.models.some((model) => model.stage)) {
-      try {
-        const { models } = await read("/playground/models");
-        for (const news of models) Object.assign(this.model(news.id) ?? {}, news);
-        this.panel.warmth();
-        for (const output of this.outputs) if (!output.run.refusal) output.wait.textContent = this.waitingFor(output.run);
-      } catch {
-        // The next look comes anyway; the Runs themselves say when the line is broken.
-      }
-    }
-    setTimeout(() => this.#watchModels(), STATUS_MS);
+  #warmth() {
+    this.panel.warmth();
+    for (const output of this.outputs) if (!output.run.refusal) output.wait.textContent = this.waitingFor(output.run);
   }
 }
 

@@ -1,7 +1,9 @@
 // The settings' form: shows the settings of one model and says when a person changes them.
 import { make } from "../dialogs.js";
 import { markFault } from "../ranges.js";
-import { DEFAULTS, layersText } from "./settings.js";
+import { saveVector } from "./saved.js";
+import { DEFAULTS } from "./settings.js";
+import { wordsOfBody } from "./vectors.js";
 
 const CONTROL_IDS = { stop: "stop-texts" };
 const idOf = (name) => CONTROL_IDS[name] ?? name;
@@ -98,13 +100,22 @@ export class Panel {
           this.showVectors();
           this.changed("vectors");
         };
-        const words = `Layers ${layersText(vector.body.layer_indices)} × ${vector.body.scale}`;
+        const save = async () => {
+          vector.isSaved = await saveVector(vector, this.values.model);
+          this.showVectors();
+          document.getElementById("add-vector").focus();
+        };
         return make(
           "li",
           {},
           make("span", { class: "one-line", text: vector.name, title: vector.name }),
-          make("span", { class: "number small quiet", text: words }),
-          make("button", { type: "button", class: "plain", text: "Remove", "aria-label": `Remove ${vector.name}`, onclick: remove }),
+          make("span", { class: "number small quiet", text: wordsOfBody(vector.body) }),
+          make(
+            "span",
+            { class: "actions" },
+            vector.isSaved ? null : make("button", { type: "button", class: "plain", text: "Save", "aria-label": `Save ${vector.name}`, onclick: save }),
+            make("button", { type: "button", class: "plain", text: "Remove", "aria-label": `Remove ${vector.name}`, onclick: remove }),
+          ),
         );
       }),
     );

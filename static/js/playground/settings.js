@@ -74,7 +74,10 @@ const unshown = (line) =>
   line.replace(/\\([\\nt])/g, (_, letter) => ({ "\\": "\\", n: "\n", t: "\t" })[letter]);
 const stopsOf = (text) => text.split("\n").filter((line) => line !== "").map(unshown);
 
-/** Read Layers as typed: null for none, true for all, a list, or undefined for what is no list. */
+/**
+ * Layers as typed, in that order and each once: null for none, true for all, a list, or undefined
+ * for what is no list. Of a vector, row `i` goes to the `i`-th Layer that was typed.
+ */
 export function layersOf(text) {
   const trimmed = text.trim().toLowerCase();
   if (trimmed === "" || trimmed === "none") return null;
@@ -87,7 +90,7 @@ export function layersOf(text) {
     if (last < first) return undefined;
     for (let layer = first; layer <= last; layer++) layers.add(layer);
   }
-  return [...layers].sort((a, b) => a - b);
+  return [...layers];
 }
 
 /** Layers in words, shortly: `0, 5, 10-12`. */
@@ -116,7 +119,7 @@ export function bodyOf(values, prompt) {
   const stops = stopsOf(values.stop);
   if (stops.length) body.stop = stops;
   const layers = layersOf(values.read);
-  if (layers) body.output_residual_stream = layers;
+  if (layers) body.output_residual_stream = layers === true ? true : layers.sort((a, b) => a - b);
   if (values.vectors.length) body.apply_steering_vectors = values.vectors.map((each) => each.body);
   return body;
 }

@@ -1,5 +1,6 @@
 // The table of Runs: rows, groups of one `Run all`, boxes, and a row's menu.
 import { make } from "../dialogs.js";
+import { withoutAddress } from "../refusals.js";
 import { logo } from "./panel.js";
 import { inShort } from "./settings.js";
 
@@ -111,7 +112,7 @@ export class Table {
       make("td", { class: run.status === "failed" ? "bad" : null, text: run.status_label }),
       make("td", {}, make("span", { class: "model", title: run.model }, ...(model ? [logo(model), model.label] : [run.model]))),
       make("td", { class: "number small quiet one-line run-settings", text: settings, title: settings }),
-      make("td", { class: "run-text one-line", text: run.error ? run.error.message : run.text }),
+      make("td", { class: "run-text one-line", text: run.error ? withoutAddress(run.error) : run.text }),
       make("td", { class: "number", text: run.usage ? `${written(run.usage.prompt_tokens)} + ${written(run.usage.completion_tokens)}` : "–" }),
       make("td", { class: "number quiet", text: run.time }),
       make("td", { class: "row-menu" }, menu),

@@ -1,5 +1,6 @@
-// Steering vectors: read from a file or from pasted numbers, and listed beside the settings. Pure
-// but for the reading of files.
+// Steering vectors: read from a file or from pasted numbers, made into what a Run sends, and in
+// words. Pure but for the reading of files.
+import { layersText } from "./settings.js";
 
 /** Why a file or a text is no vector. */
 export class Unreadable extends Error {}
@@ -38,12 +39,12 @@ function rowsOf(value) {
   return rows;
 }
 
-/** Read a file of one vector, or of one for each Layer. */
+/** Read a file of one vector, or of one for each Layer: `{rows, about}`, as `fromSafetensors` does. */
 export async function readFile(file) {
   const bytes = await file.arrayBuffer();
-  if (file.name.endsWith(".npy")) return fromNpy(bytes);
+  if (file.name.endsWith(".npy")) return { rows: fromNpy(bytes), about: null };
   if (file.name.endsWith(".safetensors")) return fromSafetensors(bytes);
-  if (file.name.endsWith(".json")) return readNumbers(new TextDecoder().decode(bytes));
+  if (file.name.endsWith(".json")) return { rows: readNumbers(new TextDecoder().decode(bytes)), about: null };
   return fail("Choose a .npy, .safetensors or .json file.");
 }
 
@@ -85,7 +86,11 @@ function fromNpy(bytes) {
   return shaped(view, begin, dtype, shape);
 }
 
-function fromSafetensors(bytes) {
+/**
+ * Read a safetensors file of one tensor: `{rows, about}`. `about` is what the App writes into the
+ * file of a saved vector (name, Layers, scale, positions), and null in files of other programs.
+ */
+export function fromSafetensors(bytes) {
   const view = new DataView(bytes);
   const length = bytes.byteLength > 8 ? Number(view.getBigUint64(0, true)) : Infinity;
   if (length > bytes.byteLength - 8) fail("The file is no safetensors file.");
@@ -98,7 +103,16 @@ function fromSafetensors(bytes) {
   const tensors = Object.entries(header).filter(([name]) => name !== "__metadata__");
   if (tensors.length !== 1) fail(`The file has ${tensors.length} tensors: it must have one.`);
   const { dtype, shape, data_offsets: offsets } = tensors[0][1];
-  return shaped(view, 8 + length + offsets[0], dtype, shape);
+  return { rows: shaped(view, 8 + length + offsets[0], dtype, shape), about: aboutOf(header.__metadata__) };
+}
+
+function aboutOf(metadata) {
+  try {
+    const [layers, scale, normMatch, spans] = ["layer_indices", "scale", "norm_match", "position_spans"].map((name) => JSON.parse(metadata[name]));
+    return { name: metadata.name, layers, scale, normMatch, spans };
+  } catch {
+    return null;
+  }
 }
 
 function shaped(view, begin, dtype, shape) {
@@ -134,7 +148,16 @@ export function readPositions(text) {
   return found;
 }
 
-/** Make what a Run sends of a vector, with what the list shows. Raises `Unreadable`. */
+/** Raise `Unreadable` unless rows are as wide as a model is. */
+export function checkWidth(rows, width) {
+  const written = (number) => number.toLocaleString("en-US");
+  if (rows[0].length !== width) fail(`A vector of this model has ${written(width)} numbers; these have ${written(rows[0].length)}.`);
+}
+
+/**
+ * Make what a Run sends of a vector, with what the list shows; row `i` is for `layers[i]`.
+ * Raises `Unreadable`.
+ */
 export function makeVector({ name, rows, layers, scale, normMatch, positions }) {
   if (!Array.isArray(layers) || !layers.length) fail("Layers: say which, such as 15.");
   if (rows.length !== layers.length && rows.length !== 1) {
@@ -153,5 +176,35 @@ export function makeVector({ name, rows, layers, scale, normMatch, positions }) 
 const spansOf = ({ indices, spans }) =>
   [...indices.map((index) => [index, index + 1]), ...spans].sort((a, b) => a[0] - b[0]);
 
+/** Spans as they are typed: `0-4, 7`. */
+export const spansText = (spans) =>
+  (spans ?? []).map(([first, end]) => (end === first + 1 ? `${first}` : `${first}-${end - 1}`)).join(", ");
+
 /** The length of a vector's first row. */
 export const normOf = (rows) => Math.hypot(...rows[0].slice(0, 65_536));
+
+const layerWords = (layers) => `${layers.length > 1 ? "Layers" : "Layer"} ${layersText(layers)}`;
+
+/** What a vector does, in words: `Layer 15 × 4 · positions 0-4 · norm matched`. */
+export function wordsOf({ layers, scale, normMatch, spans }) {
+  const words = [`${layerWords(layers)} × ${scale}`];
+  if (spans) words.push(`positions ${spansText(spans)}`);
+  if (normMatch) words.push("norm matched");
+  return words.join(" · ");
+}
+
+/** The same of what a Run sends. */
+export const wordsOfBody = (body) =>
+  wordsOf({ layers: body.layer_indices, scale: body.scale ?? 1, normMatch: body.norm_match, spans: body.position_spans });
+
+/** Why a saved vector cannot steer a model; null when it can. */
+export function misfit(saved, model) {
+  const written = (number) => number.toLocaleString("en-US");
+  if (!model) return "The chosen model is not served.";
+  if (saved.width !== model.width) {
+    return `It has ${written(saved.width)} numbers for each Layer, and ${model.label} needs ${written(model.width)}.`;
+  }
+  const beyond = saved.layers.filter((layer) => layer >= model.layers);
+  if (beyond.length) return `It is for ${layerWords(beyond)}, and ${model.label} has Layers 0 to ${model.layers - 1}.`;
+  return null;
+}

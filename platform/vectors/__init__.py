@@ -1,0 +1,1 @@
+"""Steering vectors that Users saved by name."""
