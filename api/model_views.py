@@ -85,7 +85,7 @@ class RetrieveModelStatus(KeyView):
     def get(self, request: Request, model_id: str) -> HttpResponse:
         """Return whether the model is warm, from reports alone."""
         model = find_model(model_id)
-        state = Fleet(valkey.connection()).state(model.id)
+        state = Fleet(valkey.connection()).state(model)
         boot = boot_object(state.boot)
         return answer(
             ModelStatus(

@@ -2,13 +2,14 @@
 
 A worker is the contract's "container". Its report is a key that expires after six missed
 reports, by Valkey's own clock, so that a killed worker is gone three seconds later whatever the
-clocks of the hosts say.
+clocks of the hosts say. A model counts as warm only while a report is fresh, which ends after three
+missed ones: showing a model cold for a moment harms nobody, failing its requests would.
 """
 
 import math
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import cast
 
@@ -24,6 +25,8 @@ DEMAND_SECONDS = 5.0
 FLOOR_SECONDS = 60.0
 """A floor that nobody repeats for so long is gone."""
 MISSED_REPORTS = 6
+MISSED_WHILE_FRESH = 3
+"""Reports that a serving worker may miss before its model is not shown as warm any more."""
 MISSED_WHILE_STARTING = 40
 """Reports that a starting worker may miss: libraries that it loads may hold it up for seconds."""
 
@@ -117,8 +120,7 @@ class Fleet:
 
     def report(self, report: WorkerReport) -> None:
         """Write a worker's report; it stands for six intervals, and longer while it starts."""
-        missed = MISSED_WHILE_STARTING if report.stage in _STARTING else MISSED_REPORTS
-        life_ms = int(missed * settings.BASALT.worker_report_seconds * 1000)
+        life_ms = _life_ms(report.stage)
         with self._valkey.pipeline(transaction=False) as pipe:
             pipe.set(
                 valkey.worker_report(report.worker_id), msgspec.msgpack.encode(report), px=life_ms
@@ -131,21 +133,33 @@ class Fleet:
         with self._valkey.pipeline(transaction=False) as pipe:
             pipe.delete(valkey.worker_report(report.worker_id))
             pipe.srem(valkey.worker_set(report.model_id), report.worker_id)
-            pipe.delete(valkey.answered(report.model_id))
             pipe.execute()
 
     def workers(self, model_id: str) -> list[WorkerReport]:
         """Return the reports of a model's living workers, oldest first."""
+        return [report for report, _ in self._reports(model_id)]
+
+    def _reports(self, model_id: str) -> list[tuple[WorkerReport, bool]]:
+        """Return the same, and of each whether it is fresh."""
         members = cast("set[bytes]", self._valkey.smembers(valkey.worker_set(model_id)))
         ids = sorted(member.decode() for member in members)
         if not ids:
             return []
-        raw = cast("list[bytes | None]", self._valkey.mget([valkey.worker_report(i) for i in ids]))
+        names = [valkey.worker_report(i) for i in ids]
+        with self._valkey.pipeline(transaction=True) as pipe:
+            pipe.mget(names)
+            for name in names:
+                pipe.pttl(name)
+            raw, *left = cast("tuple[list[bytes | None], *tuple[int, ...]]", tuple(pipe.execute()))
         gone = [i for i, value in zip(ids, raw, strict=True) if value is None]
         if gone:
             self._valkey.srem(valkey.worker_set(model_id), *gone)
-        reports = [msgspec.msgpack.decode(value, type=WorkerReport) for value in raw if value]
-        return sorted(reports, key=lambda report: report.started_at)
+        reports = [
+            _with_freshness(value, left_ms)
+            for value, left_ms in zip(raw, left, strict=True)
+            if value is not None
+        ]
+        return sorted(reports, key=lambda pair: pair[0].started_at)
 
     def ask(self, model_id: str) -> None:
         """Say that a request waits for the model; repeat it while the request waits."""
@@ -194,21 +208,23 @@ class Fleet:
         life_ms = int(settings.BASALT.warm_after_answer_seconds * 1000)
         self._valkey.set(valkey.answered(model_id), b"1", px=life_ms)
 
-    def state(self, model_id: str) -> ModelState:
+    def state(self, model: ModelEntry) -> ModelState:
         """Return a model's state from the reports and the demand alone (C-135).
 
-        Where no report is there, as after a worker that died, an answer of the last minutes
-        counts as a sign of life (C-134); while Valkey is away, only answers that this process saw.
+        A model without a report is cold where workers report, whatever it answered before: the
+        report of one that was killed ran out. A server of the operator's has no reports, so its
+        answers of the last minutes are its sign of life (C-134); and while Valkey is away, those
+        are that this process saw.
         """
         try:
-            reports = self.workers(model_id)
-            wanted = [self.demand(model_id), self.floor(model_id)]
-            state = state_of(reports, min((at for at in wanted if at is not None), default=None))
-            if reports:
-                return state
-            return replace(state, warm=self._answered_lately(model_id))
+            wanted = [self.demand(model.id), self.floor(model.id)]
+            since = min((at for at in wanted if at is not None), default=None)
+            if model.backend.kind == "worker":
+                return state_of(self._reports(model.id), since)
+            boot = None if since is None else Boot(Stage.WAITING_FOR_GPU, since)
+            return ModelState(self._answered_lately(model.id), boot)
         except (redis.exceptions.RedisError, OSError):
-            seen = _answered_here.get(model_id, -math.inf)
+            seen = _answered_here.get(model.id, -math.inf)
             lately = time.monotonic() - seen < settings.BASALT.warm_after_answer_seconds
             return ModelState(warm=lately, boot=None)
 
@@ -216,10 +232,13 @@ class Fleet:
         return bool(self._valkey.exists(valkey.answered(model_id)))
 
 
-def state_of(workers: Iterable[WorkerReport], wanted: float | None) -> ModelState:
-    """Return the state that these reports mean; `wanted` is since when a container is wanted."""
+def state_of(workers: Iterable[tuple[WorkerReport, bool]], wanted: float | None) -> ModelState:
+    """Return the state that these reports mean, of each whether it is fresh.
+
+    `wanted` is the Unix time since when a container is wanted.
+    """
     reports = list(workers)
-    starting = [report for report in reports if report.stage in _STARTING]
+    starting = [report for report, _ in reports if report.stage in _STARTING]
     if starting:
         furthest = max(starting, key=lambda report: _STARTING.index(report.stage))
         boot = Boot(furthest.stage, furthest.started_at)
@@ -227,4 +246,18 @@ def state_of(workers: Iterable[WorkerReport], wanted: float | None) -> ModelStat
         boot = Boot(Stage.WAITING_FOR_GPU, wanted)
     else:
         boot = None
-    return ModelState(warm=any(r.stage is Stage.SERVING for r in reports), boot=boot)
+    serves = any(is_fresh and report.stage is Stage.SERVING for report, is_fresh in reports)
+    return ModelState(warm=serves, boot=boot)
+
+
+def _life_ms(stage: Stage) -> int:
+    """Return how long a report of this stage stands."""
+    missed = MISSED_WHILE_STARTING if stage in _STARTING else MISSED_REPORTS
+    return int(missed * settings.BASALT.worker_report_seconds * 1000)
+
+
+def _with_freshness(raw: bytes, left_ms: int) -> tuple[WorkerReport, bool]:
+    """Read a report, and whether it is fresh, by what is left of its life."""
+    report = msgspec.msgpack.decode(raw, type=WorkerReport)
+    fresh_ms = MISSED_WHILE_FRESH * settings.BASALT.worker_report_seconds * 1000
+    return report, _life_ms(report.stage) - left_ms <= fresh_ms

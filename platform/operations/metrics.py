@@ -79,7 +79,8 @@ def _gauge(
 def _of_valkey() -> Sequence[Metric]:
     connection, now = valkey.connection(), time.time()
     fleet = Fleet(connection)
-    models = [model.id for model in catalogue.current().enabled]
+    entries = catalogue.current().enabled
+    models = [model.id for model in entries]
     workers: dict[tuple[str, ...], float] = {}
     for model in models:
         for kind, name in (("engine", model), ("harvest", harvest_worker(model))):
@@ -96,7 +97,7 @@ def _of_valkey() -> Sequence[Metric]:
                [((m,), int(breakers().state(m).open_seconds is not None)) for m in models],
                ("model",)),
         _gauge("basalt_model_wanted", "Whether a request or a window wants a model that is cold",
-               [((m,), int(fleet.state(m).boot is not None)) for m in models], ("model",)),
+               [((m.id,), int(fleet.state(m).boot is not None)) for m in entries], ("model",)),
         _gauge("basalt_runner_silence_seconds", "Seconds since a runner last looked for work",
                [((r.name,), r.silence(now)) for r in reports], ("runner",)),
     ]  # fmt: skip

@@ -86,7 +86,7 @@ def model_rows(now: datetime) -> list[ModelRow]:
         rows.append(
             ModelRow(
                 model=model,
-                state=fleet.state(model.id),
+                state=fleet.state(model),
                 floor=int(span is not None),
                 until=span.end if span else None,
                 next_week=cost(hours, model.price_per_hour),

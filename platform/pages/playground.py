@@ -109,7 +109,7 @@ def shown(value: object) -> HttpResponse:
 
 
 def _page_model(entry: ModelEntry, fleet: Fleet) -> PageModel:
-    name, state = model_name(entry.id), fleet.state(entry.id)
+    name, state = model_name(entry.id), fleet.state(entry)
     return PageModel(
         id=entry.id,
         label=name.label,

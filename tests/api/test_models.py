@@ -330,12 +330,16 @@ def test_the_state_of_a_model_by_its_reports():
 
     assert state_of([], None) == ModelState(False, None)
     assert state_of([], 7.0) == ModelState(False, Boot(Stage.WAITING_FOR_GPU, 7.0))
-    loading = worker(Stage.WEIGHTS_LOADING, 3.0)
-    serving = worker(Stage.SERVING, 1.0)
+    loading = worker(Stage.WEIGHTS_LOADING, 3.0), True
+    serving = worker(Stage.SERVING, 1.0), True
+    stopping = worker(Stage.DRAINING, 1.0), True
+    silent = worker(Stage.SERVING, 1.0), False
     assert state_of([loading], 7.0) == ModelState(False, Boot(Stage.WEIGHTS_LOADING, 3.0))
     assert state_of([serving], 7.0) == ModelState(True, None)
     assert state_of([serving, loading], None) == ModelState(True, Boot(Stage.WEIGHTS_LOADING, 3.0))
-    assert state_of([worker(Stage.DRAINING, 1.0)], None) == ModelState(False, None)
+    assert state_of([stopping], None) == ModelState(False, None)
+    assert state_of([silent], None) == ModelState(False, None)
+    assert state_of([silent, serving], None) == ModelState(True, None)
 
 
 @pytest.mark.row("C-132", "C-133")
@@ -358,33 +362,28 @@ def test_status_and_health_ask_for_no_container(caller, fleet, scripted):
     assert scripted.asked.empty()
 
 
-@pytest.mark.row("C-134")
-def test_without_a_report_an_answer_of_the_last_minutes_is_a_sign_of_life(caller, fleet, report):
+@pytest.mark.row("C-132")
+def test_a_container_that_fell_silent_is_not_warm_before_its_requests_fail(caller, fleet, report):
+    report(Stage.SERVING)
+    assert status_of(caller)["warm"] is True
+    [worker] = fleet.workers("tiny-other")
+    name = valkey.worker_report(worker.worker_id)
+    written_ms = valkey.connection().pttl(name)
+    valkey.connection().pexpire(name, written_ms - 1600)
+    assert status_of(caller)["warm"] is False
+    assert fleet.workers("tiny-other") == [worker]
+
+
+@pytest.mark.row("C-132", "C-134")
+def test_what_a_container_answered_does_not_outlive_it(caller, fleet, report):
     fleet.note_answer("tiny-other")
     life_ms = valkey.connection().pttl(valkey.answered("tiny-other"))
     assert 290_000 < life_ms <= 300_000
-    body = status_of(caller)
-    assert (body["warm"], body["boot"]) == (True, None)
-    # A report is better than a guess.
-    report(Stage.CONTAINER_STARTED)
+    # Its containers report, so that none does says that there is none.
     assert status_of(caller)["warm"] is False
-
-
-@pytest.mark.row("C-134")
-def test_a_container_that_retired_is_known_to_be_gone(caller, fleet):
-    fleet.note_answer("tiny-other")
-    gone = WorkerReport(
-        worker_id=uuid4().hex,
-        model_id="tiny-other",
-        stage=Stage.SERVING,
-        started_at=time.time(),
-        idle_since=None,
-        host="test",
-        pid=1,
-    )
-    fleet.report(gone)
-    fleet.retire(gone)
-    assert status_of(caller)["warm"] is False
+    report(Stage.SERVING)
+    assert status_of(caller)["warm"] is True
+    valkey.connection().delete(valkey.answered("tiny-other"))
 
 
 @pytest.mark.row("C-134")
@@ -402,10 +401,10 @@ def test_while_valkey_is_away_a_process_knows_what_it_saw():
     from redis.retry import Retry
 
     lost = Fleet(redis.Redis(port=9, retry=Retry(NoBackoff(), 0)))
-    model = f"model-{uuid4().hex}"
+    model = catalogue.current().default.model_copy(update={"id": f"model-{uuid4().hex}"})
     assert lost.state(model) == ModelState(False, None)
     with pytest.raises(redis.exceptions.ConnectionError):
-        lost.note_answer(model)
+        lost.note_answer(model.id)
     assert lost.state(model) == ModelState(True, None)
 
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
-from inference import valkey, wire
+from inference import catalogue, valkey, wire
 from inference.client import InferenceClient, Patience
 from inference.engine.messages import (
     Accepted,
@@ -201,18 +201,19 @@ def test_a_worker_that_does_not_accept_is_given_up(settings) -> None:
 def test_a_request_for_a_cold_model_asks_for_a_worker_and_waits() -> None:
     """A worker that only loads is waited for; the demand stands while somebody waits."""
     fleet = Fleet(valkey.connection())
+    cold = catalogue.current().default.model_copy(update={"id": "cold"})
 
     async def test(client: InferenceClient) -> None:
         async with client.complete("cold", request(), PATIENCE) as events:
             taking = asyncio.create_task(take_all(events))
             while fleet.demand("cold") is None:
                 await asyncio.sleep(0.05)
-            assert fleet.state("cold").boot is not None
-            assert fleet.state("cold").boot.stage is Stage.WAITING_FOR_GPU
+            assert fleet.state(cold).boot is not None
+            assert fleet.state(cold).boot.stage is Stage.WAITING_FOR_GPU
             with fake_worker("cold", Stage.WEIGHTS_LOADING):
                 await asyncio.sleep(1)
                 assert not taking.done()
-                assert fleet.state("cold").boot.stage is Stage.WEIGHTS_LOADING
+                assert fleet.state(cold).boot.stage is Stage.WEIGHTS_LOADING
             taking.cancel()
 
     run(test)

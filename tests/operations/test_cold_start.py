@@ -63,7 +63,7 @@ def test_a_start_is_told_stage_by_stage_and_its_end_at_once(site, make_caller) -
     # A worker that dies takes its report with it, and an answer of before counts no more.
     [report] = Fleet(valkey.connection()).workers(model)
     psutil.Process(report.pid).kill()
-    eventually(lambda: status()["warm"] is False)
+    eventually(lambda: status()["warm"] is False, 2)
 
 
 @pytest.mark.row("C-627", "C-628")

@@ -174,8 +174,11 @@ class Site:
         self.model = f"model-{uuid4().hex[:8]}"
         self.shown = io.StringIO()
         self._script = script
-        self._entry = SimpleNamespace(
-            id=self.model, idle_seconds=idle_seconds, backend=SimpleNamespace(kind="worker")
+        self.entry = cast(
+            ModelEntry,
+            SimpleNamespace(
+                id=self.model, idle_seconds=idle_seconds, backend=SimpleNamespace(kind="worker")
+            ),
         )
 
     def run(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
@@ -184,7 +187,7 @@ class Site:
             launcher = Launcher(
                 supervisor,
                 self.fleet,
-                [cast(ModelEntry, self._entry)],
+                [self.entry],
                 lambda model: Command(model, ("sh", "-c", self._script, "sh", model)),
                 drain_seconds=1,
             )
@@ -258,7 +261,7 @@ def test_a_model_with_a_floor_is_started_and_stays_until_the_floor_ends(fleet: F
 
     async def work() -> None:
         fleet.keep_warm(site.model, time(), 60)
-        assert fleet.state(site.model).boot == Boot(
+        assert fleet.state(site.entry).boot == Boot(
             Stage.WAITING_FOR_GPU, cast(float, fleet.floor(site.model))
         )
         for _ in range(600):
@@ -271,7 +274,7 @@ def test_a_model_with_a_floor_is_started_and_stays_until_the_floor_ends(fleet: F
             fleet.report(idle)
             await asyncio.sleep(launching.POLL_SECONDS)
         assert psutil.pid_exists(pid)
-        assert fleet.state(site.model) == ModelState(warm=True, boot=None)
+        assert fleet.state(site.entry) == ModelState(warm=True, boot=None)
         fleet.let_cool(site.model)
         for _ in range(600):
             if not psutil.pid_exists(pid):

@@ -156,14 +156,15 @@ def test_a_window_that_has_just_opened_shows_the_start_first(fleet, now):
     every_day("09:00", "17:00")
     now(MONDAY.replace(hour=9))
     tasks.keep_warm.run()
-    boot = fleet.state(MODEL).boot
+    model = catalogue.current().entry(MODEL)
+    boot = fleet.state(model).boot
     assert boot is not None
     assert boot.stage is Stage.WAITING_FOR_GPU
     assert boot.since == MONDAY.replace(hour=9).timestamp()
     # While it waits, the time since when stays.
     now(MONDAY.replace(hour=9, second=30))
     tasks.keep_warm.run()
-    assert fleet.state(MODEL).boot == boot
+    assert fleet.state(model).boot == boot
     assert fleet.demand(MODEL) is None
 
 
