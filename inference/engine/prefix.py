@@ -81,6 +81,10 @@ class PrefixCache:
         """How many blocks hold so many tokens."""
         return -(-tokens // self.block_tokens)
 
+    def known(self, key: PrefixKey, tokens: Tokens[int]) -> int:
+        """How many of these tokens a lease that reads would find in the cache."""
+        return len(self._match(key, tokens)) * self.block_tokens
+
     def acquire(
         self, key: PrefixKey, tokens: Tokens[int], future: int, *, read: bool
     ) -> Lease | None:

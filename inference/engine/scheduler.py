@@ -127,17 +127,41 @@ class Scheduler:
             return None
         for sequence in self.waiting:
             if sequence.leads or sequence.prompt.computed:
-                return sequence if self._start(sequence) else None
+                may_start = not self._is_being_computed(sequence)
+                return sequence if may_start and self._start(sequence) else None
         return None
+
+    def _is_being_computed(self, sequence: Sequence) -> bool:
+        """Whether a prompt that is under way will leave more of this one in the cache.
+
+        Requests that come together, as the Nodes of a Branch do, then compute what they share
+        once. It costs nothing: a prompt that came before has the whole step up to its last chunk.
+        """
+        if _computes_anew(sequence):
+            return False
+        key, tokens = sequence.job.key, sequence.prompt.tokens
+        under_way = [
+            other.prompt.tokens
+            for other in self.running
+            if other.leads
+            and not other.prompt.computed
+            and other.job.key == key
+            and other.order < sequence.order
+        ]
+        if not under_way:
+            return False
+        more = self._cache.known(key, tokens) + self._cache.block_tokens
+        # The last token has to run, so a block that ends with it is of no use.
+        return more < len(tokens) and any(other[:more] == tokens[:more] for other in under_way)
 
     def _start(self, sequence: Sequence) -> bool:
         job = sequence.job
         unheld = 0 if job.held_bytes else job.result_bytes
         if self._result_bytes + unheld > self._limits.result_bytes:
             return False
-        fresh = sequence.leads and (job.capture is not None or job.prompt_scores is not None)
         tokens = sequence.tokens(0, sequence.length)
-        lease = self._cache.acquire(job.key, tokens, sequence.future, read=not fresh)
+        reads = not _computes_anew(sequence)
+        lease = self._cache.acquire(job.key, tokens, sequence.future, read=reads)
         if lease is None:
             return False
         job.held_bytes = job.result_bytes
@@ -147,3 +171,9 @@ class Scheduler:
         self.waiting.remove(sequence)
         self.running.append(sequence)
         return True
+
+
+def _computes_anew(sequence: Sequence) -> bool:
+    """Whether the whole prompt has to run, because something of each of its tokens is wanted."""
+    job = sequence.job
+    return sequence.leads and (job.capture is not None or job.prompt_scores is not None)

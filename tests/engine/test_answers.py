@@ -107,6 +107,49 @@ def test_a_known_prefix_changes_no_number(tiny: Bench, tiny_reference: Reference
     _check(bench, tiny_reference, [bench.request(grown, max_tokens=5, logprobs=2)])
 
 
+def _computed(bench: Bench, requests: list[EngineRequest]) -> int:
+    """Prompt tokens that ran through the model for these requests, taken together."""
+    before = bench.core.figures.prompt_tokens
+    bench.run(requests)
+    return bench.core.figures.prompt_tokens - before
+
+
+@pytest.mark.parametrize("chunk", [256, 64])
+def test_requests_that_come_together_compute_what_they_share_once(
+    tiny: Bench, tiny_reference: Reference, chunk: int
+) -> None:
+    """As the Nodes of a Branch come: none waits for another to end, and each has its own seed."""
+    limits = EngineLimits(cache_bytes=64 << 20, step_tokens=chunk)
+    prompt = tiny.encode(LONG)
+
+    def branch(count: int, **fields: object) -> list[EngineRequest]:
+        drawn = [Sampling(temperature=1.0, seed=7 + place) for place in range(count)]
+        return [
+            tiny.request(prompt, max_tokens=5, logprobs=1, sampling=each, **fields)
+            for each in drawn
+        ]
+
+    last_block = len(prompt) - (len(prompt) - 1) // 16 * 16
+    assert _computed(tiny.fresh(limits), branch(8)) == len(prompt) + 7 * last_block
+    _check(tiny.fresh(limits), tiny_reference, branch(3))
+    # Nothing is waited for that would be of no use.
+    apart = branch(2) + branch(2, cache_scope="another")
+    assert _computed(tiny.fresh(limits), apart) == 2 * (len(prompt) + last_block)
+    parted = [tiny.request((number, *prompt[1:]), max_tokens=2) for number in range(5, 9)]
+    assert _computed(tiny.fresh(limits), parted) == 4 * len(prompt)
+
+
+def test_a_request_that_waits_for_a_prompt_outlives_its_end(tiny: Bench) -> None:
+    bench = tiny.fresh(EngineLimits(cache_bytes=64 << 20, max_sequences=8, step_tokens=16))
+    first, second = (bench.request(LONG, max_tokens=3) for _ in range(2))
+    events = bench.core.accept(first, "w") + bench.core.accept(second, "w")
+    events += bench.core.step()
+    assert bench.core.figures.waiting == 1
+    bench.core.abort(first.request_id)
+    events += bench.finish()
+    assert join(events, second.request_id).tokens == tiny.fresh().ask(LONG, max_tokens=3).tokens
+
+
 def test_prefixes_are_not_shared_across_scopes(tiny: Bench) -> None:
     bench = tiny.fresh()
     bench.ask(LONG, cache_scope="ada")
