@@ -7,7 +7,6 @@ from functools import cached_property
 
 import msgspec
 import numpy as np
-import structlog
 from django.conf import settings
 from django.db import DatabaseError, connection
 
@@ -25,6 +24,7 @@ from inference.preparation import prepared
 from inference.tokenizers import CONTEXT_TOKENS, TokenCounter, counter_for
 from jobs.background import completion
 from jobs.kinds import Kind
+from jobs.outages import Outage
 from jobs.records import WorkRecord
 from jobs.states import WorkState
 from looms.branches import KIND, completion_request
@@ -34,8 +34,6 @@ from looms.options import OPTION_NAMES, NodeRequest, read_options
 from looms.reads import is_saving
 from looms.tokens import Sample, read_lists, spans_of, without_nul, write_lists
 from looms.tree import Status
-
-log = structlog.get_logger()
 
 POLICY = Policy(source=Source.LOOM)
 PARENT_SECONDS = 0.1
@@ -159,6 +157,7 @@ class Nodes(Kind[NodeRecord]):
 
     name = KIND
     model = Growth
+    source = Source.LOOM
 
     @property
     def most(self) -> int | None:
@@ -262,13 +261,18 @@ def _gain(record: NodeRecord, generation: Generation, delta: Delta) -> None:
 async def saving(record: NodeRecord) -> AsyncIterator[None]:
     """Save the text every so often while it grows; the last of it is saved with the Hold's end."""
 
+    node = str(record.work.node_id)
+    outage = Outage("a Node's text is saved later", "a Node's text is saved again", node=node)
+
     async def save() -> None:
         while True:
             await asyncio.sleep(settings.BASALT.loom_stream_seconds)
             try:
                 await in_database(record.save_text)
-            except DatabaseError as busy:
-                log.warning("a Node's text is saved later", cause=str(busy).strip())
+            except DatabaseError as away:
+                outage.failed(away)
+            else:
+                outage.over()
 
     task = asyncio.create_task(save())
     try:

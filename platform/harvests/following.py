@@ -36,13 +36,12 @@ from inference.backends.router import Inference
 from inference.client import LOST
 from inference.fleet import Fleet, harvest_worker
 from jobs.kinds import Kind
+from jobs.models import Work
+from jobs.outages import Outage
 from jobs.records import Stop, WorkRecord
 from jobs.states import LIVE, WorkState
 
 log = structlog.get_logger()
-
-RETRY_SECONDS = 1.0
-"""How long the end of a Hold waits that found no database."""
 
 
 class HarvestRecord(WorkRecord[Harvest]):
@@ -93,6 +92,10 @@ class HarvestKind(Kind[HarvestRecord]):
         """Return the models whose harvest workers are busy."""
         return runs.full_models()
 
+    def check_payer(self, work: Work) -> None:
+        """Refuse with a harvest's own code."""
+        check_payer(work)
+
     def record(self, work: Harvest) -> HarvestRecord:
         """Return the record of an attempt."""
         return HarvestRecord(work)
@@ -110,6 +113,19 @@ class HarvestKind(Kind[HarvestRecord]):
             await to_its_end(_close(record, held, run))
 
 
+def check_payer(harvest: Work) -> None:
+    """Refuse a harvest of a revoked key or a suspended User.
+
+    Raises:
+        Failure: code `unauthenticated` (C-512, C-613).
+        NotYet: the key is paused.
+    """
+    try:
+        check_background(harvest)
+    except Failure as refused:
+        raise replace(refused, code="unauthenticated") from None
+
+
 def begin(record: HarvestRecord) -> Held:
     """Take the Hold of a harvest and ask for its run, in one transaction.
 
@@ -118,10 +134,7 @@ def begin(record: HarvestRecord) -> Held:
         NotYet: the key is paused, or the model's harvest workers are busy.
     """
     harvest = record.work
-    try:
-        check_background(harvest)
-    except Failure as refused:
-        raise replace(refused, code="unauthenticated") from None
+    check_payer(harvest)
     try:
         return owning(partial(_hold, record))
     except BudgetExceeded as short:
@@ -206,13 +219,17 @@ def _named(error: BaseException) -> BaseException:
 
 async def _close(record: HarvestRecord, held: Held, run: HarvestRun | None) -> None:
     """End the Hold with the row, however long the database is away."""
+    name = str(record.work.id)
+    outage = Outage("a harvest ends later", "a harvest ends after all", harvest=name)
     while True:
         try:
             await in_database(end, record, held, run)
+        except DatabaseError as away:
+            outage.failed(away)
+            await asyncio.sleep(outage.pause)
+        else:
+            outage.over()
             return
-        except DatabaseError as busy:
-            log.warning("a harvest ends later", harvest=str(record.work.id), cause=str(busy))
-            await asyncio.sleep(RETRY_SECONDS)
 
 
 class _Cancelled(Exception):

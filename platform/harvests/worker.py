@@ -31,6 +31,7 @@ from inference.fleet import Fleet, Stage, WorkerReport, harvest_worker
 from inference.harvest.outcome import Outcome, Progress
 from inference.harvest.request import HarvestInvalid
 from inference.harvest.run import HarvestLimits, NotFinite, harvest
+from jobs.outages import Outage
 
 log = structlog.get_logger()
 
@@ -38,7 +39,6 @@ LOOK_SECONDS = 1.0
 """How often an idle worker looks for a run without being rung."""
 BEAT_SECONDS = 0.5
 """How often a run says that it goes on, and asks whether it should."""
-RETRY_SECONDS = 1.0
 
 
 class StopRun(Exception):
@@ -112,17 +112,20 @@ class HarvestWorker:
                 self._fleet.report(self._report())
 
     def _work_forever(self) -> None:
+        outage = Outage("no look for harvests", "looks for harvests again", model=self.entry.id)
         while not self._stopping.is_set():
             self._wake.clear()
             try:
                 taken = runs.take(self.entry.id)
             except DatabaseError as away:
-                log.warning("no look for harvests", cause=str(away).strip())
+                outage.failed(away)
                 taken = None
+            else:
+                outage.over()
             finally:
                 _put_connection_back()
             if taken is None:
-                self._wake.wait(LOOK_SECONDS)
+                self._wake.wait(max(LOOK_SECONDS, outage.pause))
                 continue
             self._idle_since = None
             try:
@@ -235,13 +238,17 @@ class _Run:
 
     def _beat_forever(self) -> None:
         """Say that the run goes on; while the database is away, it does so unheard."""
+        name = str(self._taken.harvest_id)
+        outage = Outage("a harvest is not heard", "a harvest is heard again", harvest=name)
         while not self._over.wait(BEAT_SECONDS):
             try:
                 if not runs.goes_on(self._taken, self._progress):
                     self._unwanted.set()
                     return
             except DatabaseError as away:
-                log.warning("a harvest was not heard", cause=str(away).strip())
+                outage.failed(away)
+            else:
+                outage.over()
             finally:
                 _put_connection_back()
 
@@ -264,12 +271,16 @@ def _failure_of(error: Exception) -> Failure:
 
 def _surely(write: Callable[[], bool]) -> bool:
     """Write to the database, however long it is away."""
+    outage = Outage("the end of a harvest is kept later", "the end of a harvest is kept")
     while True:
         try:
-            return write()
+            kept = write()
         except DatabaseError as away:
-            log.warning("the end of a harvest is kept later", cause=str(away).strip())
-            time.sleep(RETRY_SECONDS)
+            outage.failed(away)
+            time.sleep(outage.pause)
+        else:
+            outage.over()
+            return kept
         finally:
             _put_connection_back()
 

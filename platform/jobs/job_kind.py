@@ -80,6 +80,7 @@ class JobKind(Kind[JobRecord]):
     name = "job"
     model = Job
     by_turns = True
+    source = Source.JOB
 
     @property
     def most(self) -> int:

@@ -4,6 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import Any, ClassVar, Generic, TypeVar
 
+from billing.models import Source
+from completions.payer import check_background
 from inference.backends.router import Inference
 from jobs.models import Work
 from jobs.records import WorkRecord
@@ -19,6 +21,8 @@ class Kind(ABC, Generic[R]):
     model: ClassVar[type[Work]]
     by_turns: ClassVar[bool] = False
     """A User with none in hand comes before the others (C-446)."""
+    source: ClassVar[Source | None] = None
+    """What work counts under that its payer's standing ends before it began; None counts none."""
 
     @property
     @abstractmethod
@@ -33,6 +37,15 @@ class Kind(ABC, Generic[R]):
     def full(self) -> Collection[str]:
         """Return models whose work is passed over now; it may use the database."""
         return ()
+
+    def check_payer(self, work: Work) -> None:
+        """Refuse work whose key was revoked or whose User was suspended; it uses the database.
+
+        Raises:
+            Failure: what the work ends with (C-613, C-614).
+            NotYet: its key is paused (C-612).
+        """
+        check_background(work)
 
     @abstractmethod
     def record(self, work: Any) -> R:

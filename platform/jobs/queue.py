@@ -30,7 +30,7 @@ LOCKS = 0x776F726B
 
 # Each lane (a key, or a User of the App, and a model) is found by one probe of an index, and so is
 # the first of each, so that a paused key's thousand rows cost as much as one.
-_FIRST = """
+_LANES = """
 WITH RECURSIVE lanes AS (
   (SELECT lane, model, user_id, key_id FROM {table}
    WHERE state = 'queued' AND owner IS NULL ORDER BY lane, model LIMIT 1)
@@ -39,7 +39,10 @@ WITH RECURSIVE lanes AS (
      SELECT w.lane, w.model, w.user_id, w.key_id FROM {table} w
      WHERE w.state = 'queued' AND w.owner IS NULL AND (w.lane, w.model) > (lanes.lane, lanes.model)
      ORDER BY w.lane, w.model LIMIT 1) next)
-), first AS (
+)
+"""
+_FIRST = """
+{lanes}, first AS (
   SELECT f.id, f.created_at, lanes.user_id FROM lanes
   JOIN accounts_user u ON u.id = lanes.user_id
   LEFT JOIN accounts_apikey k ON k.id = lanes.key_id
@@ -57,6 +60,19 @@ UPDATE {table} SET owner = %(owner)s, attempt = gen_random_uuid() WHERE id = (
     AND state = 'queued' AND owner IS NULL
   FOR UPDATE SKIP LOCKED
 ) RETURNING id
+"""
+_BARRED = """
+{lanes}, barred AS MATERIALIZED (
+  SELECT w.id FROM lanes
+  JOIN accounts_user u ON u.id = lanes.user_id
+  LEFT JOIN accounts_apikey k ON k.id = lanes.key_id
+  JOIN {table} w ON w.lane = lanes.lane AND w.model = lanes.model
+    AND w.state = 'queued' AND w.owner IS NULL
+  WHERE u.suspended_at IS NOT NULL OR k.revoked_at IS NOT NULL
+  LIMIT %(most)s FOR UPDATE OF w SKIP LOCKED
+)
+UPDATE {table} SET owner = %(owner)s, attempt = gen_random_uuid()
+WHERE id IN (SELECT id FROM barred) RETURNING id
 """
 _TURNS = """EXISTS (
   SELECT 1 FROM {table} busy WHERE busy.user_id = first.user_id
@@ -100,7 +116,7 @@ def claim(
         return []
     table = connection.ops.quote_name(model._meta.db_table)
     turns = _TURNS.format(table=table) if by_turns else ""
-    statement = _FIRST.format(table=table, order=turns)
+    statement = _FIRST.format(lanes=_LANES.format(table=table), table=table, order=turns)
     taken: list[UUID] = []
     with transaction.atomic(), connection.cursor() as cursor:
         number = crc32(model._meta.label.encode()) - 2**31
@@ -119,6 +135,27 @@ def claim(
             taken.append(row[0])
     rows = model._default_manager.in_bulk(taken)
     return [rows[each] for each in taken if each in rows]
+
+
+def claim_barred(model: type[Work], *, owner: UUID, most: int) -> list[Work]:
+    """Take waiting work of revoked keys and suspended Users in hand, to end it (C-613, C-614).
+
+    It takes nobody's turn and no room, so it need not wait for either, and a User who is restored
+    a moment later finds it ended.
+
+    Raises:
+        OwnerLost: as `claim`.
+    """
+    if not waiting(model).exists():
+        return []
+    table = connection.ops.quote_name(model._meta.db_table)
+    statement = _BARRED.format(lanes=_LANES.format(table=table), table=table)
+    with transaction.atomic(), connection.cursor() as cursor:
+        if not Owner.objects.filter(token=owner).exists():
+            raise OwnerLost(f"the lease {owner} was reaped")
+        cursor.execute(statement, {"owner": owner, "most": most})
+        taken = [row[0] for row in cursor.fetchall()]
+    return list(model._default_manager.filter(id__in=taken))
 
 
 def waiting(model: type[Work]) -> QuerySet[Work]:

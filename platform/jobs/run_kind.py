@@ -5,7 +5,6 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from uuid import uuid4
 
-import structlog
 from django.conf import settings
 from django.db import DatabaseError, connection, transaction
 from django.db.models import QuerySet
@@ -23,11 +22,10 @@ from inference.engine.messages import Delta, Finished
 from jobs.background import completion
 from jobs.kinds import Kind
 from jobs.models import START_LENGTH, Run, RunPiece
+from jobs.outages import Outage
 from jobs.records import WorkRecord
 from jobs.run_output import Gathered, piece_of, written_gain
 from jobs.states import LIVE, WorkState
-
-log = structlog.get_logger()
 
 RUN = Policy(source=Source.PLAYGROUND)
 REQUESTS = "run-requests"
@@ -70,6 +68,9 @@ class RunRecord(WorkRecord[Run]):
         self._shape: tuple[int, ...] | None = None
         self._finished: Finished | None = None
         self._prompts: tuple[tuple[int, ...], ...] = ()
+        self._outage = Outage(
+            "a piece is saved later", "pieces are saved again", run=str(self.work.id)
+        )
 
     def request(self) -> CompletionRequest:
         """Return the request that was made; for a thread."""
@@ -104,9 +105,10 @@ class RunRecord(WorkRecord[Run]):
                 cursor.execute(_SAVE, values)
                 if not cursor.rowcount:
                     return
-        except DatabaseError as error:
-            log.warning("a piece is saved later", run=str(self.work.id), cause=str(error).strip())
+        except DatabaseError as away:
+            self._outage.failed(away)
             return
+        self._outage.over()
         self._position += 1
         del self._gains[: len(gains)]
         self._gathered.add(piece)
@@ -191,6 +193,7 @@ class RunKind(Kind[RunRecord]):
 
     name = "run"
     model = Run
+    source = Source.PLAYGROUND
 
     @property
     def most(self) -> None:

@@ -1,8 +1,9 @@
 """The runner: takes background work in hand and runs it, in an event loop of its own.
 
-It looks for work when somebody rings, when work ends, and every `WORK_POLL_SECONDS`. While it has
-work in hand it looks at the rows, so that a cancel stops the work, and work that another process
-has by now is dropped. Any number of runners may run.
+It looks for work when somebody rings, when work ends, and every `WORK_POLL_SECONDS`; after a
+failure of the database with growing pauses, unless somebody rings. While it has work in hand it
+looks at the rows, so that a cancel stops the work, and work that another process has by now is
+dropped. Any number of runners may run.
 """
 
 import asyncio
@@ -19,12 +20,15 @@ from django.conf import settings
 from django.db import DatabaseError
 
 from completions.database import in_database
+from completions.endings import note_unpaid
+from completions.failures import Failure
 from completions.owner import owning
 from completions.payer import NotYet
 from inference.backends.router import Inference
 from jobs import queue
 from jobs.kinds import Kind
 from jobs.models import Work
+from jobs.outages import Outage
 from jobs.records import Stop, WorkRecord
 from jobs.states import WorkState
 
@@ -34,6 +38,8 @@ FULL_SECONDS = 0.5
 """How long work of a model without a free place is passed over."""
 RETRY_SECONDS = 1.0
 """How long a runner waits after a server failed it."""
+BARRED_AT_ONCE = 100
+"""Pieces of work of a kind that one look ends because their payer was revoked or suspended."""
 PUT_BACK_SECONDS = 3.0
 """How long a stopping runner tries to put its work back."""
 
@@ -61,6 +67,10 @@ class Desk:
     full_until: dict[str, float] = field(default_factory=dict)
     """Models without a free place, with the moment until which they count as full."""
     rest_until: float = 0.0
+    outage: Outage = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.outage = Outage("no look for work", "looks for work again", kind=self.kind.name)
 
     @property
     def room(self) -> int:
@@ -105,8 +115,9 @@ class Runner:
         try:
             # While it stops, the work in hand still ends in this loop.
             while not self._over:
+                is_rung = self._wake.is_set()
                 self._wake.clear()
-                await self._look()
+                await self._look(is_rung=is_rung)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(settings.BASALT.work_poll_seconds):
                         await self._wake.wait()
@@ -131,17 +142,24 @@ class Runner:
         self._over = True
         self.ring()
 
-    async def _look(self) -> None:
-        """Put back what dead processes had, and take what there is room for."""
+    async def _look(self, *, is_rung: bool) -> None:
+        """Put back what dead processes had, and take what there is room for.
+
+        Who rings has just reached the database, so a kind that rests after a failure tries again.
+        """
         for desk in self._desks.values():
+            if desk.outage.pause and not is_rung:
+                continue
             try:
                 await in_database(self._rescue, desk.kind)
                 async with self._taking:
                     if not self._stopping:
+                        await in_database(self._bar, desk.kind)
                         await self._take(desk)
-            except DatabaseError as busy:
-                log.warning("no look for work", kind=desk.kind.name, cause=str(busy).strip())
-                desk.rest_until = time.monotonic() + RETRY_SECONDS
+            except DatabaseError as away:
+                desk.outage.failed(away)
+            else:
+                desk.outage.over()
         self.looked_at = time.time()
 
     @staticmethod
@@ -150,6 +168,25 @@ class Runner:
         for work in queue.lost(kind.model):
             log.warning("work was lost by its process", kind=kind.name, work=str(work.id))
             kind.record(work).lose()
+
+    @staticmethod
+    def _bar(kind: Kind[Any]) -> None:
+        """End what waits of payers who may not start anything any more."""
+
+        def claim(owner: UUID) -> list[Work]:
+            return queue.claim_barred(kind.model, owner=owner, most=BARRED_AT_ONCE)
+
+        for work in owning(claim):
+            record = kind.record(work)
+            try:
+                kind.check_payer(work)
+                record.stop = Stop.PUT_BACK
+            except (Failure, NotYet) as refused:
+                record.note(refused)
+                if kind.source is not None and isinstance(refused, Failure):
+                    note_unpaid(kind.source, work.model, refused)
+            record.end()
+            log.info("work was barred", kind=kind.name, work=str(work.id))
 
     async def _take(self, desk: Desk) -> None:
         kind = desk.kind

@@ -6,8 +6,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import pytest
 
+from harvests import runs
 from harvests.models import HarvestRun, Stage
 from inference import catalogue, valkey
 from inference.fleet import Fleet, WorkerReport, harvest_worker, queue_of
@@ -16,7 +18,16 @@ from operations import spend
 from operations.launcher import Launcher, Seat, Sight, templated
 from operations.models import SpendKind, SpendSample
 from tests.conftest import Caller
-from tests.harvests.conftest import LARGE, OTHER_LARGE, Runners, read, submitted, until
+from tests.harvests.conftest import (
+    LARGE,
+    OTHER_LARGE,
+    Runners,
+    outcome,
+    read,
+    submitted,
+    taken,
+    until,
+)
 from tests.live import end, eventually, start_process
 
 
@@ -41,26 +52,29 @@ def start(logs: Path) -> Iterator[object]:
 def test_a_worker_process_runs_harvests_and_gives_one_back_when_it_is_stopped(
     another: Callable[..., Caller], runner: Runners, start, logs: Path
 ) -> None:
-    reader = another(1_000_000)
+    reader = another(2_000_000)
     fleet = Fleet(valkey.connection())
-    made = submitted(reader, model=LARGE, prompts=["the house of wood " * 80] * 160, layers="all")
+    small = submitted(reader, model=LARGE, prompts=["Paris"] * 70, layers="all")
     eventually(lambda: fleet.demand(harvest_worker(LARGE)) is not None)
-    first = start()
+    worker = start()
+    result = until(reader, small, "done", 150)["result"]
+    assert (result["n_shards"], result["layer_indices"]) == (3, [0, 1, 2, 3])
+    assert reader.client.get(httpx.URL(result["manifest_url"]).raw_path.decode()).json()["shards"]
+
+    # Longer than the test looks on: it is stopped in the middle.
+    made = submitted(reader, model=LARGE, prompts=["the house of wood " * 80] * 400, layers="all")
     row = HarvestRun.objects.filter(harvest_id=made["job_id"])
-    eventually(lambda: row.get().tokens_read > 0, 150)
+    eventually(lambda: row.get().tokens_read > 0, 60)
     [report] = fleet.workers(harvest_worker(LARGE))
-    assert (report.running, report.idle_since, report.pid) == (1, None, first.pid)
-    first.send_signal(signal.SIGTERM)
-    first.wait(60)
+    assert (report.running, report.idle_since, report.pid) == (1, None, worker.pid)
+    worker.send_signal(signal.SIGTERM)
+    worker.wait(60)
     assert fleet.workers(harvest_worker(LARGE)) == []
-    seen = read(reader, made)
-    if seen["status"] != "done":
-        assert row.get().stage == Stage.ASKED
-        assert seen["status"] == "running"
-        start()
-        seen = until(reader, made, "done", 90)
-    assert seen["result"]["n_shards"] == 5
-    assert seen["tokens"] == min(seen["result"]["tokens"], made["reserved_tokens"])
+    assert (row.get().stage, row.get().attempts) == (Stage.ASKED, 0)
+    assert read(reader, made)["status"] == "running"
+    runs.finish(taken(made, LARGE), outcome(900), folder="harvests/none", load_s=0.0)
+    assert until(reader, made, "done")["tokens"] == 900
+    assert row.get().attempts == 1
 
 
 @pytest.mark.row("C-618")

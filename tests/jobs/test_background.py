@@ -1,10 +1,15 @@
 """Background work whose process stops or dies, or whose key or User may not go on (section 18)."""
 
+import threading
+import time
 from datetime import timedelta
+from itertools import pairwise
 from uuid import uuid4
 
 import pytest
+from django.db import OperationalError
 from django.utils import timezone
+from structlog.testing import CapturingLogger
 
 from inference.engine.messages import FailureCode
 from tests.jobs.conftest import Submitted, another_key, rows, submit
@@ -31,7 +36,8 @@ def dead_process(work) -> None:
         )
     type(work).objects.filter(id=work.id).update(owner=lease.token, attempt=uuid4())
     Owner.objects.filter(token=lease.token).update(expires_at=timezone.now() - timedelta(days=1))
-    owners.reap()
+    # A lease is judged only once the database itself is older than one.
+    eventually(lambda: not owners.reap().waiting, 30)
 
 
 @pytest.mark.row("C-423", "C-346", "C-605", "C-606", "C-604")
@@ -204,10 +210,95 @@ def test_waiting_work_of_a_suspended_user_fails_for_good(caller, scripted, no_wo
     assert scripted.asked.empty()
 
 
+@pytest.mark.row("C-613", "C-614")
+def test_work_that_may_not_start_any_more_ends_however_much_of_it_waits(
+    make_caller, scripted, no_work, make_runner, settings, monkeypatch
+):
+    """It takes no place, and what waits behind it is not held up."""
+    from accounts.keys import revoke_key
+    from jobs import runner as running
+    from jobs.models import Job
+
+    monkeypatch.setattr(running, "BARRED_AT_ONCE", 7)
+    settings.BASALT = settings.BASALT.model_copy(update={"max_running_jobs": 1})
+    barred, other = make_caller(), make_caller()
+    rows(other, 2, age=100)
+    rows(barred, 30, age=50)
+    make_runner()
+    held = scripted.next()
+    revoke_key(key_id=barred.key_id)
+    own = Job.objects.filter(user_id=barred.user_id)
+    eventually(lambda: own.filter(state="failed").count() == 30)
+    assert {each["code"] for each in own.values_list("error", flat=True)} == {"invalid_api_key"}
+    assert not own.filter(owner__isnull=False).exists()
+    held.answer("a")
+    scripted.next().answer("a")
+    eventually(lambda: Job.objects.filter(user_id=other.user_id, state="done").count() == 2)
+    assert (barred.left(), barred.open_holds()) == (100_000, 0)
+
+
+class Away:
+    """A database that fails the runner's looks for Jobs while it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, pauses: tuple[float, float]) -> None:
+        from jobs import outages, queue
+
+        self.is_away = threading.Event()
+        self.looks: list[float] = []
+        self._told = CapturingLogger()
+        self._lost = queue.lost
+        monkeypatch.setattr(outages, "log", self._told)
+        monkeypatch.setattr(outages, "FIRST_PAUSE", pauses[0])
+        monkeypatch.setattr(outages, "LONGEST_PAUSE", pauses[1])
+        monkeypatch.setattr(queue, "lost", self._look)
+
+    def _look(self, model):
+        from jobs.models import Job
+
+        if model is Job:
+            self.looks.append(time.monotonic())
+            if self.is_away.is_set():
+                raise OperationalError("the server closed the connection")
+        return self._lost(model)
+
+    @property
+    def told(self) -> list[str]:
+        """The levels of what was logged of Jobs."""
+        return [call.method_name for call in self._told.calls if call.kwargs["kind"] == "job"]
+
+
+def test_a_database_that_is_away_is_told_of_once_and_asked_less_and_less(
+    caller, scripted, no_work, make_runner, monkeypatch
+):
+    away = Away(monkeypatch, (0.1, 0.4))
+    away.is_away.set()
+    make_runner()
+    eventually(lambda: len(away.looks) >= 5)
+    pauses = [later - sooner for sooner, later in pairwise(away.looks)]
+    assert all(pause >= least for pause, least in zip(pauses, (0.1, 0.2, 0.4, 0.4), strict=False))
+    assert away.told == ["warning"]
+    away.is_away.clear()
+    eventually(lambda: away.told == ["warning", "info"])
+    job = submit(caller)
+    scripted.next().answer("a")
+    job.wait("succeeded")
+    assert away.told == ["warning", "info"]
+
+
+def test_who_rings_has_reached_the_database_so_the_runner_tries_again(
+    no_work, make_runner, monkeypatch
+):
+    away = Away(monkeypatch, (600, 600))
+    away.is_away.set()
+    runner = make_runner()
+    eventually(lambda: away.told == ["warning"])
+    away.is_away.clear()
+    runner.ring()
+    eventually(lambda: away.told == ["warning", "info"])
+
+
 def test_a_database_that_is_away_costs_work_nothing(caller, scripted, make_runner, monkeypatch):
     """The attempt is put back, and the next one ends the Job."""
-    from django.db import OperationalError
-
     from jobs import job_kind
 
     tries = iter([OperationalError("the server closed the connection")])

@@ -436,7 +436,7 @@ def blocked(make_loom, grows) -> list:
 
 @pytest.mark.row("C-613", "C-614", "A-085", "A-164")
 @pytest.mark.parametrize("what", ["revoked", "suspended"])
-def test_waiting_nodes_of_a_revoked_key_or_a_suspended_user_fail(
+def test_waiting_nodes_of_a_revoked_key_or_a_suspended_user_fail_before_their_turn(
     make_loom, make_caller, grows, what
 ):
     from django.utils import timezone
@@ -451,12 +451,18 @@ def test_waiting_nodes_of_a_revoked_key_or_a_suspended_user_fail(
         key_of(other).update(revoked_at=timezone.now())
     else:
         User.objects.filter(id=other.user_id).update(suspended_at=timezone.now())
-    blocking[0].answer(" x")
+    # All places are taken all the while.
     failed = eventually(lambda: (kept := node_row(node["id"])).status == "failed" and kept)
+    User.objects.filter(id=other.user_id).update(suspended_at=None)
     error = json.loads(failed.error)
     assert error["code"] == "invalid_api_key"
     expected = "was revoked" if what == "revoked" else "suspended"
     assert expected in error["message"]
+    for each in blocking:
+        each.answer(" x")
+    eventually(lambda: not grows.running)
+    assert grows.asked.empty()
+    assert node_row(node["id"]).status == "failed"
     assert other.left() == 100_000
 
 

@@ -13,9 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from api.loom_bodies import loom_file
+from billing.grants import grant
+from completions.payer import AppUser
 from looms import edits, exchange, tree
+from looms.branches import branch
 from looms.erasure import delete_looms_of, erase_deleted
 from looms.models import Change, ChangeKind, Growth, Loom, Node, ViewState
+from looms.options import BranchOptions, NodeRequest
 from looms.reads import LoomMissing, loom_of, read_tree, show
 from looms.tree import NodeMissing, TreeFault
 
@@ -124,6 +128,71 @@ def test_whatever_was_done_can_be_undone_and_done_again(user_id, acts):
     for expected in done[1:]:
         edits.redo(user_id=user_id, loom_id=loom.id)
         assert state(loom) == expected
+    check_round_trip(loom)
+
+
+MOVES = st.tuples(
+    st.sampled_from(
+        ["edit", "split", "split text", "sibling", "branch", "delete", "root", "undo", "import"]
+    ),
+    st.integers(0, 10_000),
+    st.integers(0, 6),
+    st.text(alphabet="ab\n😀", max_size=5),
+)
+
+
+def shown_paths(loom: Loom) -> list[tuple[int, str, str]]:
+    """Of each Node in read order: how deep it is, its status, and the text of its path."""
+    nodes = json.loads(show(loom_of(loom.user_id, loom.id)))["nodes"]
+    at: dict[str | None, tuple[int, str]] = {None: (0, "")}
+    found = []
+    for node in nodes:
+        depth, text = at[node["parent_id"]]
+        at[node["id"]] = depth + 1, text + node["text"]
+        found.append((depth, node["status"], text + node["text"]))
+    return found
+
+
+def grow(loom: Loom, pick: int, text: str) -> None:
+    """A Branch, and what a runner writes when its Nodes have grown."""
+    nodes = list(read_tree(loom_of(loom.user_id, loom.id)).order())
+    options = BranchOptions(request=NodeRequest(model="tiny-other"), n=2)
+    _, made = branch(
+        payer=AppUser(loom.user_id),
+        loom_id=loom.id,
+        node_id=nodes[pick % len(nodes)].id,
+        options=options,
+    )
+    Growth.objects.filter(node_id__in=made).delete()
+    Node.objects.filter(id__in=made).update(status="completed", text=text)
+
+
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(moves=st.lists(MOVES, min_size=4, max_size=12))
+@pytest.mark.row("C-525", "C-526", "C-570", "C-584", "C-588", "C-594")
+def test_paths_and_order_survive_files_in_the_middle_of_any_changes(user_id, tiny_catalogue, moves):
+    grant(user_id=user_id, tokens=1_000_000, by=None)
+    loom = some_loom(user_id)
+    for act, pick, number, text in moves:
+        before = shown_paths(loom)
+        if act == "import":
+            file = json.loads(exchange.export_loom(user_id=user_id, loom_id=loom.id))
+            loom = exchange.import_loom(user_id=user_id, file=loom_file(file))
+            assert shown_paths(loom) == before
+        elif act == "branch":
+            grow(loom, pick, text)
+            assert len(shown_paths(loom)) == len(before) + 2
+        else:
+            try:
+                act_on(loom, act, pick, number, text)
+            except TreeFault:
+                assert shown_paths(loom) == before
+        if act == "split":
+            # The lower half reads as the whole did, and so does all that is under it.
+            assert {each[2] for each in before} <= {each[2] for each in shown_paths(loom)}
+        check_tree(loom)
     check_round_trip(loom)
 
 
@@ -306,19 +375,14 @@ def test_splits_at_once_keep_every_path(user_id):
 
 @pytest.mark.row("C-583", "C-582")
 def test_a_branch_beside_a_delete_is_whole_or_not_at_all(user_id, tiny_catalogue):
-    from billing.grants import grant
-    from looms.branches import branch
-    from looms.options import BranchOptions, NodeRequest
-
     grant(user_id=user_id, tokens=10_000, by=None)
-    payer = type("Payer", (), {"user_id": user_id, "key_id": None})()
     options = BranchOptions(request=NodeRequest(model="tiny-other"), n=4)
     for _ in range(4):
         loom = some_loom(user_id)
         node = Node.objects.get(loom=loom, text="bc")
         grew, deleted = at_once(
             lambda loom=loom, node=node: branch(
-                payer=payer, loom_id=loom.id, node_id=node.id, options=options
+                payer=AppUser(user_id), loom_id=loom.id, node_id=node.id, options=options
             ),
             lambda loom=loom, node=node: edits.delete_node(
                 user_id=user_id, loom_id=loom.id, node_id=node.id
