@@ -10,7 +10,16 @@ from django.utils import timezone
 from accounts.admin_base import ReadOnlyAdmin
 from accounts.models import User
 from billing.ledger import time_ordered_id
-from billing.models import Account, DailyUsage, Entry, Hold, HoldState, KeyBudget, Owner
+from billing.models import (
+    Account,
+    DailyUsage,
+    Entry,
+    Hold,
+    HoldState,
+    KeyBudget,
+    Owner,
+    SpendStop,
+)
 
 
 @admin.register(Account)
@@ -46,6 +55,10 @@ class HoldAdmin(ReadOnlyAdmin):
     search_fields = ("request_id",)
     search_help_text = "A User's whole email, or a request's whole id of the last 7 days"
 
+    def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
+        """Order one User's Holds by the index of theirs, and everybody's by the time in the id."""
+        return ("-opened_at",) if "@" in request.GET.get("q", "") else ("-id",)
+
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Hold], search_term: str
     ) -> tuple[QuerySet[Hold], bool]:
@@ -76,14 +89,42 @@ class EntryAdmin(ReadOnlyAdmin):
         return lines.filter(hold__isnull=True)
 
 
+RECENT_DAYS = 31
+"""Days of sums that the list shows; Analytics and a User's page count longer times."""
+
+
 @admin.register(DailyUsage)
 class DailyUsageAdmin(ReadOnlyAdmin):
-    """Daily sums."""
+    """Daily sums of the last days."""
 
     list_display = ("day", "user", "model", "source", "completions", "paid")
     list_filter = ("source",)
     list_select_related = ("user",)
     ordering = ("-day",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[DailyUsage]:
+        """Return the sums of the last days, so that a rare source is looked for in those alone."""
+        sums: QuerySet[DailyUsage] = super().get_queryset(request)
+        return sums.filter(day__gt=timezone.now().date() - timedelta(days=RECENT_DAYS))
+
+
+@admin.register(SpendStop)
+class SpendStopAdmin(ReadOnlyAdmin):
+    """Every pause of new GPU work; `Analytics` > `Spend` locks and clears."""
+
+    list_display = (
+        "started_at",
+        "reason",
+        "started_by",
+        "note",
+        "spend",
+        "cleared_at",
+        "cleared_by",
+    )
+    list_display_links = None
+    list_filter = ("reason",)
+    list_select_related = ("started_by", "cleared_by")
+    ordering = ("-started_at",)
 
 
 @admin.register(Owner)

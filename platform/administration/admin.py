@@ -16,9 +16,9 @@ from django_celery_beat.models import (
     SolarSchedule,
 )
 
-from administration import applications, records, requests, users
+from administration import api_keys, applications, records, requests, users, work
 
-__all__ = ["applications", "records", "requests", "users"]
+__all__ = ["api_keys", "applications", "records", "requests", "users", "work"]
 
 for foreign in (
     Group,

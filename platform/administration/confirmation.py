@@ -1,4 +1,4 @@
-"""One's own password again, before what is guarded: roles, deletes, and the spend stop.
+"""One's own password again, before what is guarded: roles and deletes.
 
 It is asked inside the dialog and counts for `REAUTHENTICATION_SECONDS`. Who has no password gives a
 code of their authenticator app; tries are limited as those of a sign-in.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django.http import HttpRequest
-from django.urls import NoReverseMatch, reverse
+from django.urls import reverse
 
 
 @dataclass(frozen=True)
@@ -14,8 +14,6 @@ class Entry:
     label: str
     name: str
     icon: str
-    admins: bool = False
-    """Whether only admins see it."""
 
     @property
     def model(self) -> str:
@@ -39,7 +37,13 @@ RECORDS: Sequence[Entry] = (
     Entry("API keys", "admin:accounts_apikey_changelist", "key"),
     Entry("Tags", "admin:accounts_tag_changelist", "label"),
     Entry("Budget changes", "admin:billing_entry_changelist", "receipt_long"),
-    Entry("Holds", "admin:billing_hold_changelist", "hourglass"),
+    Entry("Completions", "admin:billing_hold_changelist", "hourglass"),
+    Entry("Jobs", "admin:jobs_job_changelist", "work_history"),
+    Entry("Runs", "admin:jobs_run_changelist", "play_circle"),
+    Entry("Harvests", "admin:harvests_harvest_changelist", "agriculture"),
+    Entry("Harvests a month", "admin:harvests_harvestquota_changelist", "speed"),
+    Entry("Looms", "admin:looms_loom_changelist", "account_tree"),
+    Entry("Nodes", "admin:looms_node_changelist", "share"),
     Entry("Changes of the stop", "admin:billing_spendstop_changelist", "front_hand"),
     Entry("Mails", "admin:accounts_mail_changelist", "outgoing_mail"),
     Entry("Log", "admin:accounts_adminaction_changelist", "history"),
@@ -48,9 +52,9 @@ RECORDS: Sequence[Entry] = (
 
 
 def menu(request: HttpRequest) -> list[dict[str, object]]:
-    """Return the menu in unfold's form, without what this version does not have."""
+    """Return the menu in unfold's form."""
     return [
-        {"title": title, "items": _links(entries, request)}
+        {"title": title, "items": _links(entries)}
         for title, entries in (("Admin", TABS), ("Records", RECORDS))
     ]
 
@@ -58,21 +62,10 @@ def menu(request: HttpRequest) -> list[dict[str, object]]:
 def tabs(request: HttpRequest) -> list[dict[str, object]]:
     """Return the row of tabs, which lists show by their model and pages as `admin`."""
     models = [entry.model for entry in TABS if entry.model]
-    return [{"page": "admin", "models": models, "items": _links(TABS, request)}]
+    return [{"page": "admin", "models": models, "items": _links(TABS)}]
 
 
-def _links(entries: Sequence[Entry], request: HttpRequest) -> list[dict[str, object]]:
-    may_all = bool(getattr(request.user, "is_admin", False))
+def _links(entries: Sequence[Entry]) -> list[dict[str, object]]:
     return [
-        {"title": entry.label, "icon": entry.icon, "link": address}
-        for entry in entries
-        if (address := _address(entry)) and (may_all or not entry.admins)
+        {"title": entry.label, "icon": entry.icon, "link": reverse(entry.name)} for entry in entries
     ]
-
-
-def _address(entry: Entry) -> str:
-    """Return where the entry leads, or nothing where this version has no such page."""
-    try:
-        return reverse(entry.name)
-    except NoReverseMatch:
-        return ""

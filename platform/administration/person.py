@@ -85,7 +85,7 @@ def person(user: User, query: QueryDict) -> Person:
         requests=TokenRequest.objects.filter(user=user).order_by("-sent_at")[:NEWEST],
         changes=report.budget_history(user.id),
         completions=report.listed(choice.scope)[:LISTED],
-        harvests=Harvest.objects.filter(user=user).order_by("-created_at")[:NEWEST],
+        harvests=Harvest.objects.filter(key__user=user).order_by("-created_at")[:NEWEST],
         quota=quota,
         notes=Note.objects.filter(user=user).order_by("-sent_at")[:NEWEST],
         remarks=Remark.objects.filter(user=user).select_related("by")[:NEWEST],

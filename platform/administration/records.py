@@ -1,4 +1,4 @@
-"""API keys, tags, mails, feedback and the log in the admin; most of it only to read."""
+"""Tags, mails, feedback and the log in the admin, to read; and the cancel of a harvest."""
 
 from typing import Any
 from uuid import UUID
@@ -11,117 +11,17 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from accounts.actions import note, note_many
-from accounts.admin_base import ReadOnlyAdmin, action, by_of, id_of
-from accounts.keys import pause_key, resume_key, revoke_key
-from accounts.models import AdminAction, ApiKey, Mail, Tag, User
+from accounts.actions import note
+from accounts.admin_base import ReadOnlyAdmin, by_of, id_of
+from accounts.models import AdminAction, Mail, Tag, User
 from accounts.people import Refused
 from administration.dialogs import Dialog, Written, show
 from administration.site import add_page, admins_only
-from administration.user_dialogs import TokensForm, page_of
-from billing.grants import grant_to_key
+from administration.user_dialog import page_of
 from completions.failures import Failure
 from feedback.models import Note, Screenshot
 from harvests.cancelling import cancel
 from harvests.models import Harvest
-
-
-@admin.register(ApiKey)
-class ApiKeyAdmin(ReadOnlyAdmin):
-    """API keys, to be paused or revoked; a secret is shown nowhere (A-444)."""
-
-    list_display = ("prefix", "name", "user", "created_at", "last_used_at", "status")
-    list_filter = (
-        ("paused_at", admin.EmptyFieldListFilter),
-        ("revoked_at", admin.EmptyFieldListFilter),
-    )
-    list_select_related = ("user",)
-    ordering = ("-created_at",)
-    search_fields = ("prefix__startswith", "name", "user__email")
-    fields = ("id", "user", "prefix", "name", "created_at", "last_used_at", "paused_at")
-    readonly_fields = fields
-    actions = ("pause", "resume", "revoke")
-    actions_row = ("grant",)
-
-    @admin.display(description="Status")
-    def status(self, key: ApiKey) -> str:
-        """Active, paused or revoked."""
-        if key.revoked_at is not None:
-            return "Revoked"
-        return "Active" if key.paused_at is None else "Paused"
-
-    @admin.action(description="Pause the selected API keys", permissions=["manage"])
-    def pause(self, request: HttpRequest, keys: QuerySet[ApiKey]) -> None:
-        """Refuse the keys until they are resumed."""
-        for key in keys:
-            pause_key(key_id=key.id)
-        note_many(by=by_of(request), action="Pause", targets=keys)
-
-    @admin.action(description="Resume the selected API keys", permissions=["manage"])
-    def resume(self, request: HttpRequest, keys: QuerySet[ApiKey]) -> None:
-        """Accept paused keys again."""
-        for key in keys:
-            resume_key(key_id=key.id)
-        note_many(by=by_of(request), action="Resume", targets=keys)
-
-    @admin.action(description="Revoke the selected API keys for good", permissions=["manage"])
-    def revoke(self, request: HttpRequest, keys: QuerySet[ApiKey]) -> HttpResponse:
-        """End the keys, after a dialog."""
-        chosen = list(keys)
-        live = [key for key in chosen if key.revoked_at is None]
-
-        def do(written: Written) -> str:
-            for key in live:
-                revoke_key(key_id=key.id)
-            note_many(by=by_of(request), action="Revoke", targets=live)
-            return f"{len(live)} API keys are revoked."
-
-        return show(
-            request,
-            Dialog(
-                title=f"Revoke {len(live)} API keys",
-                says=["They stop working now and for good."],
-                button="Revoke",
-                do=do,
-                back=request.get_full_path(),
-                left_out=[(str(key), "is revoked already.") for key in chosen if key.revoked_at],
-                danger=True,
-                carried=[
-                    (name, value)
-                    for name in ("action", "select_across", "index", "_selected_action")
-                    for value in request.POST.getlist(name)
-                ],
-                works=bool(live),
-            ),
-        )
-
-    @action(description="Grant tokens", url_path="grant", permissions=["manage"])
-    def grant(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Add to the key's own Budget; the first Grant makes it (A-440)."""
-        key = get_object_or_404(ApiKey.objects.select_related("user"), id=id_of(object_id))
-
-        def do(written: Written) -> str:
-            if key.revoked_at is not None:
-                raise Refused("The API key is revoked.")
-            tokens = int(written["tokens"])
-            grant_to_key(key_id=key.id, tokens=tokens, by=by_of(request))
-            note(by=by_of(request), action="Grant tokens", target=key, details=f"{tokens:,}")
-            return f"{tokens:,} tokens were added to the own Budget of {key.name}."
-
-        return show(
-            request,
-            Dialog(
-                title=f"Grant tokens to the API key {key.name} of {key.user.email}",
-                says=[
-                    "The key has a Budget of its own from its first Grant on. Then it stops when "
-                    "either that Budget or the User's tokens cannot hold a request."
-                ],
-                button="Grant tokens",
-                do=do,
-                back=page_of(key.user_id),
-                form=TokensForm,
-            ),
-        )
 
 
 @admin.register(Tag)
@@ -159,18 +59,61 @@ class MailAdmin(ReadOnlyAdmin):
     actions = None
 
 
+KINDS = (
+    "access.application",
+    "access.invite",
+    "accounts.apikey",
+    "accounts.user",
+    "billing.spendstop",
+    "billing.tokenrequest",
+    "harvests.harvest",
+    "operations.warmwindow",
+)
+"""What lines of the log are about."""
+
+
+class ByKind(admin.SimpleListFilter):
+    """Lines of the log about one kind of object; the kinds are known, and not counted."""
+
+    title = "What"
+    parameter_name = "kind"
+
+    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
+        """Return the kinds."""
+        return [(kind, kind.partition(".")[2]) for kind in KINDS]
+
+    def queryset(
+        self, request: HttpRequest, queryset: QuerySet[AdminAction]
+    ) -> QuerySet[AdminAction]:
+        """Keep those of one kind."""
+        value = self.value()
+        return queryset.filter(kind=value) if value in KINDS else queryset
+
+
 @admin.register(AdminAction)
 class AdminActionAdmin(ReadOnlyAdmin):
     """The log of what people with a role did (A-392)."""
 
     list_display = ("at", "by_", "action", "kind", "target", "details")
     list_display_links = None
-    list_filter = ("kind",)
+    list_filter = (ByKind,)
     list_select_related = ("by",)
     ordering = ("-id",)
-    search_fields = ("target_id__exact", "by__email__exact")
+    search_fields = ("target_id",)
     search_help_text = "Id of what was changed, or email of who did it"
     actions = None
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[AdminAction], search_term: str
+    ) -> tuple[QuerySet[AdminAction], bool]:
+        """Find by what an index knows: who did it, or the kind and id of what was changed."""
+        term = search_term.replace("\0", "").strip()
+        if "@" in term:
+            ids = User.objects.filter(email=term).values_list("id", flat=True)[:1]
+            return queryset.filter(by__in=list(ids)), False
+        if term:
+            queryset = queryset.filter(kind__in=KINDS, target_id=term)
+        return queryset, False
 
     @admin.display(description="By")
     def by_(self, line: AdminAction) -> str:

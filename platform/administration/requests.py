@@ -56,7 +56,8 @@ class ByDecision(admin.SimpleListFilter):
         self, request: HttpRequest, queryset: QuerySet[TokenRequest]
     ) -> QuerySet[TokenRequest]:
         """Keep those of one status."""
-        return queryset.filter(status=self.value()) if self.value() else queryset
+        value = self.value()
+        return queryset.filter(status=value) if value in Decision.values else queryset
 
 
 @admin.register(TokenRequest)

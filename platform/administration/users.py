@@ -2,9 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from typing import Any
-from uuid import UUID
 
-from django.conf import settings
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import Q, QuerySet
@@ -14,13 +12,16 @@ from django.urls import reverse
 from unfold.views import ChangeList as UnfoldChangeList
 
 from accounts.actions import note
-from accounts.admin_base import RoleAdmin, action, id_of
-from accounts.models import Role, User
-from administration import user_dialogs as dialogs
-from administration.dialogs import Written
+from accounts.admin_base import RoleAdmin, action, by_of, id_of
+from accounts.models import User
+from administration import many_users, one_user
+from administration.bulk import change_many
 from administration.facts import Facts, facts_of, shown_organization
 from administration.filters import EngagementFilter, RoleFilter, StandingFilter, TagFilter
+from administration.many_users import ManyUsers
+from administration.one_user import offered
 from administration.person import person
+from administration.user_dialog import UserDialog
 
 BulkAction = Callable[["UserAdmin", HttpRequest, QuerySet[User]], HttpResponse]
 
@@ -35,14 +36,15 @@ class UserList(UnfoldChangeList):  # type: ignore[misc]
         facts = facts_of(users)
         for user in users:
             user.facts = facts[user.id]  # type: ignore[attr-defined]
+            user.offered = offered(user, facts[user.id], by_of(request))  # type: ignore[attr-defined]
         self.result_list = users
 
 
-def bulk(what: type[dialogs.Many]) -> BulkAction:
+def bulk(what: type[ManyUsers]) -> BulkAction:
     """Return the list's action that opens a dialog for the selected Users."""
 
     def act(admin_: "UserAdmin", request: HttpRequest, users: QuerySet[User]) -> HttpResponse:
-        return dialogs.many(request, users, what())
+        return change_many(request, users.order_by("email"), what())
 
     act.__name__ = what.label.lower().replace(" ", "_") + "_selected"
     return admin.action(description=what.label, permissions=["manage"])(act)
@@ -75,31 +77,9 @@ class UserAdmin(RoleAdmin):
     search_help_text = "Email, name or organization"
     list_fullwidth = True
     list_horizontal_scrollbar_top = True
-    actions = tuple(
-        bulk(what)
-        for what in (
-            dialogs.Suspend,
-            dialogs.Restore,
-            dialogs.AddTag,
-            dialogs.RemoveTag,
-            dialogs.SetAllowance,
-            dialogs.Delete,
-        )
-    )
-    actions_row = (
-        "grant_tokens",
-        "set_the_budget",
-        "set_allowance",
-        "add_tag",
-        "remove_tag",
-        "suspend",
-        "restore",
-        "make_admin",
-        "make_staff",
-        "remove_role",
-        "delete_user",
-    )
-    actions_detail = ({"title": "Actions", "items": [*actions_row, "harvest_quota", "remark"]},)
+    actions = tuple(bulk(what) for what in many_users.ACTIONS)
+    actions_row = tuple(dialog.name for dialog in one_user.ROW)
+    actions_detail = tuple(dialog.name for dialog in one_user.ALL)
     fieldsets = (("Details", {"fields": ("organization", "discord_handle", "team")}),)
     change_form_outer_after_template = "administration/person.html"
 
@@ -227,16 +207,19 @@ class UserAdmin(RoleAdmin):
     ) -> HttpResponse:
         """Show the person whole (A-434)."""
         user = _user(object_id)
+        whole = person(user, request.GET)
+        suits = offered(user, whole.facts, by_of(request))
         shown = {
             **(extra_context or {}),
             "title": "(deleted User)" if user.deleted_at else user.email,
-            "person": person(user, request.GET),
+            "person": whole,
             "show_save_and_continue": False,
             "show_save_and_add_another": False,
             "may_manage": self.has_manage_permission(request),
             "acts": [
                 (act.description, reverse(f"admin:{act.action_name}", args=[object_id]))
                 for act in self.get_actions_row(request)
+                if f"admin:{act.action_name}" in suits
             ],
         }
         page: HttpResponse = super().change_view(request, object_id, form_url, shown)
@@ -256,194 +239,20 @@ class UserAdmin(RoleAdmin):
     def log_change(self, request: HttpRequest, obj: User, message: object) -> None:
         """Leave Django's own log empty: ours has the line already."""
 
-    # Dialogs about one User.
 
-    @action(description="Grant tokens", url_path="grant", permissions=["manage"])
-    def grant_tokens(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Add to the Budget."""
-        return self._tokens(request, object_id, "Grant tokens", dialogs.grant_one)
+def dialog_of(what: UserDialog) -> Callable[..., HttpResponse]:
+    """Return the method of the list that opens a dialog about one User."""
 
-    @action(description="Set the Budget", url_path="budget", permissions=["manage"])
-    def set_the_budget(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Replace the Budget."""
-        return self._tokens(request, object_id, "Set the Budget", dialogs.set_budget_one)
+    def show(admin_: UserAdmin, request: HttpRequest, object_id: str) -> HttpResponse:
+        return what.show(request, _user(object_id))
 
-    @action(description="Set the monthly allowance", url_path="allowance", permissions=["manage"])
-    def set_allowance(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Set the allowance of this and later months."""
-        return self._tokens(
-            request, object_id, "Set the monthly allowance", dialogs.set_allowance_one
-        )
-
-    @action(description="Add tag", url_path="add-tag", permissions=["manage"])
-    def add_tag(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Give the User a tag."""
-        user = _user(object_id)
-        return dialogs.one(
-            request,
-            user,
-            title=f"Add a tag to {user.email}",
-            says=[f"Tags: {', '.join(dialogs.tags_of(user)) or 'none'}."],
-            button="Add tag",
-            form=dialogs.TagForm,
-            do=lambda by, written: dialogs.add_tag_one(user, by, written),
-        )
-
-    @action(description="Remove tag", url_path="remove-tag", permissions=["manage"])
-    def remove_tag(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Take a tag off the User."""
-        user = _user(object_id)
-        return dialogs.one(
-            request,
-            user,
-            title=f"Remove a tag from {user.email}",
-            says=[f"Tags: {', '.join(dialogs.tags_of(user)) or 'none'}."],
-            button="Remove tag",
-            form=dialogs.had_tags(User.objects.filter(id=user.id)),
-            do=lambda by, written: dialogs.remove_tag_one(user, by, written),
-        )
-
-    @action(description="Suspend", url_path="suspend", permissions=["manage"])
-    def suspend(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """End the User's access until a restore."""
-        user = _user(object_id)
-        return dialogs.one(
-            request,
-            user,
-            title=f"Suspend {user.email}",
-            says=[
-                "Every session ends, every API key is refused, and work that waits fails. "
-                "No email goes out. A restore brings the sign-in and the keys back."
-            ],
-            button="Suspend",
-            danger=True,
-            do=lambda by, written: dialogs.suspend_one(user, by, written),
-        )
-
-    @action(description="Restore", url_path="restore", permissions=["manage"])
-    def restore(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Give the access back."""
-        user = _user(object_id)
-        return dialogs.one(
-            request,
-            user,
-            title=f"Restore {user.email}",
-            says=["The sign-in and the API keys work again. Work that failed does not run again."],
-            button="Restore",
-            do=lambda by, written: dialogs.restore_one(user, by, written),
-        )
-
-    @action(description="Make admin", url_path="make-admin", permissions=["manage"])
-    def make_admin(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Let the User change everything here."""
-        return self._role(request, object_id, Role.ADMIN, "may change everything in the admin")
-
-    @action(description="Make staff", url_path="make-staff", permissions=["manage"])
-    def make_staff(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Let the User decide and read."""
-        return self._role(
-            request,
-            object_id,
-            Role.STAFF,
-            "may decide Applications and token requests, and read the rest of the admin",
-        )
-
-    @action(description="Remove admin", url_path="remove-role", permissions=["manage"])
-    def remove_role(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Take the role away."""
-        return self._role(request, object_id, Role.USER, "may not open the admin any more")
-
-    @action(description="Delete", url_path="delete-user", permissions=["manage"])
-    def delete_user(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Delete the User (A-495, U-35)."""
-        user = _user(object_id)
-        return dialogs.one(
-            request,
-            user,
-            title=f"Delete {user.email}",
-            says=[
-                "Sign-in, sessions, API keys, linked providers, tags and the name end now. What "
-                "the User wrote is erased later; rows that count tokens stay. The address can "
-                "apply again. This cannot be undone."
-            ],
-            button="Delete",
-            danger=True,
-            guarded=True,
-            typed="delete 1 User",
-            do=lambda by, written: dialogs.delete_one(user, by, written),
-        )
-
-    @action(description="Set the number of harvests", url_path="harvests", permissions=["manage"])
-    def harvest_quota(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Set how many harvests a month the User's keys may start (A-442)."""
-        user = _user(object_id)
-        return dialogs.one(
-            request,
-            user,
-            title=f"Harvests a month for the API keys of {user.email}",
-            says=[f"The default is {settings.BASALT.harvests_per_month:,} a month."],
-            button="Set the number",
-            form=dialogs.QuotaForm,
-            do=lambda by, written: dialogs.set_quota_one(user, by, written),
-        )
-
-    @action(description="Write a remark", url_path="remark", permissions=["manage"])
-    def remark(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Write a remark that only people with a role read (A-586)."""
-        user = _user(object_id)
-        return dialogs.one(
-            request,
-            user,
-            title=f"A remark about {user.email}",
-            says=["It is kept with your name and the time; the User never sees it."],
-            button="Write",
-            form=dialogs.RemarkForm,
-            do=lambda by, written: dialogs.remark_one(user, by, written),
-        )
-
-    def _tokens(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        title: str,
-        do: Callable[[User, UUID, Written], str],
-    ) -> HttpResponse:
-        user = _user(object_id)
-        facts = facts_of([user])[user.id]
-        form = {
-            "Grant tokens": dialogs.TokensForm,
-            "Set the Budget": dialogs.BudgetForm,
-            "Set the monthly allowance": dialogs.AllowanceForm,
-        }[title]
-        return dialogs.one(
-            request,
-            user,
-            title=f"{title}: {user.email}",
-            says=[
-                f"The Budget has {facts.budget:,} tokens left, and the monthly allowance is "
-                f"{facts.allowance:,}."
-            ],
-            button=title,
-            form=form,
-            do=lambda by, written: do(user, by, written),
-        )
-
-    def _role(self, request: HttpRequest, object_id: str, role: Role, told: str) -> HttpResponse:
-        user = _user(object_id)
-        return dialogs.one(
-            request,
-            user,
-            title=f"Make {user.email} {_article(role)}",
-            says=[f"{user.email} {told}."],
-            button="Confirm",
-            danger=role == Role.USER,
-            guarded=True,
-            do=dialogs.role_one(user, role),
-        )
+    show.__name__ = what.name
+    show.__doc__ = what.__doc__
+    return action(description=what.label, url_path=what.path, permissions=["manage"])(show)
 
 
-def _article(role: Role) -> str:
-    return {Role.ADMIN: "an admin", Role.STAFF: "staff", Role.USER: "a plain User"}[role]
+for _dialog in one_user.ALL:
+    setattr(UserAdmin, _dialog.name, dialog_of(_dialog))
 
 
 def _facts(user: User) -> Facts:

@@ -1,5 +1,8 @@
 """The pages that operations add to the admin; rows of theirs are changed by no raw form."""
 
+from collections.abc import Callable
+
+from django.http.response import HttpResponseBase
 from django.views.generic import RedirectView
 
 from administration.site import add_page
@@ -18,6 +21,12 @@ add_page("models/<str:model_id>/warm", model_pages.warm_now, "warm_now")
 add_page("models/<str:model_id>/cost", model_pages.preview, "window_cost")
 add_page("windows/<int:window_id>/remove", model_pages.remove, "remove_window")
 
-# The addresses of tabs that there were (A-390).
-add_page("usage", RedirectView.as_view(url="/admin/analytics/usage"), "old_usage")
-add_page("spend", RedirectView.as_view(url="/admin/analytics/spend"), "old_spend")
+
+def _moved(tab: str) -> Callable[..., HttpResponseBase]:
+    """Lead to a tab of Analytics, with the days of the address (A-390)."""
+    return RedirectView.as_view(url=f"/admin/analytics/{tab}", query_string=True)
+
+
+# The addresses of tabs that there were.
+add_page("usage", _moved("usage"), "old_usage")
+add_page("spend", _moved("spend"), "old_spend")

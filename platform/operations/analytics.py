@@ -183,29 +183,48 @@ class Pace:
     """The day on which it ends at the pace of this month; None for one that lasts."""
 
 
-PACES = """
-SELECT u.email, coalesce(a.allowance, %(default)s) AS allowance, m.used
+USED = """
 FROM billing_allowancemonth m
 JOIN billing_account a ON a.user_id = m.account_id
 JOIN accounts_user u ON u.id = a.user_id
 WHERE m.month = %(month)s AND coalesce(a.allowance, %(default)s) > 0 AND m.used > 0
       AND NOT u.is_staff AND NOT u.team AND u.deleted_at IS NULL
-ORDER BY m.used::numeric / coalesce(a.allowance, %(default)s) DESC, u.email
+"""
+SHARE = "m.used::numeric / coalesce(a.allowance, %(default)s)"
+PACES = f"""
+SELECT u.email, coalesce(a.allowance, %(default)s) AS allowance, m.used
+{USED} ORDER BY {SHARE} DESC, u.email LIMIT %(most)s
+"""
+NEAR = f"""
+SELECT count(*) FILTER (WHERE {SHARE} >= 1), count(*) FILTER (WHERE {SHARE} < 1)
+{USED} AND {SHARE} >= %(close)s
 """
 
 
-def paces(now: datetime) -> list[Pace]:
-    """Return the Users who used this month's allowance, the closest to its end first."""
+def paces(now: datetime, most: int) -> list[Pace]:
+    """Return the Users who are the closest to the end of this month's allowance, at most `most`."""
     today = now.astimezone(UTC)
     month = month_of(now)
     gone = Decimal((today - datetime.combine(month, time(), UTC)).total_seconds()) / 86_400
     with connection.cursor() as cursor:
-        cursor.execute(PACES, {"month": month, "default": settings.BASALT.monthly_allowance})
+        cursor.execute(PACES, {**_month(month), "most": most})
         rows = cursor.fetchall()
     return [
         Pace(email, allowance, used, _runs_out(today, month, allowance, used, gone))
         for email, allowance, used in rows
     ]
+
+
+def near(now: datetime) -> tuple[int, int]:
+    """Return how many Users are at this month's allowance, and how many close to it (A-470)."""
+    with connection.cursor() as cursor:
+        cursor.execute(NEAR, {**_month(month_of(now)), "close": CLOSE})
+        at, close = cursor.fetchone()
+    return int(at), int(close)
+
+
+def _month(month: date) -> dict[str, date | int | Decimal]:
+    return {"month": month, "default": settings.BASALT.monthly_allowance}
 
 
 def _runs_out(
@@ -223,9 +242,8 @@ def _runs_out(
 
 def budget(days: Days) -> Report:
     """Return the tab `Budget` (A-470 to A-472)."""
-    found = paces(timezone.now())
-    at = sum(pace.used >= pace.allowance for pace in found)
-    close = sum(CLOSE * pace.allowance <= pace.used < pace.allowance for pace in found)
+    now = timezone.now()
+    at, close = near(now)
     refused = dict(
         UnpaidRequests.objects.filter(day__range=(days.first, days.last), ending=Ending.BUDGET)
         .order_by()
@@ -251,7 +269,7 @@ def budget(days: Days) -> Report:
                 max(0, pace.allowance - pace.used),
                 pace.runs_out or "not this month",
             )
-            for pace in found[:CLOSEST]
+            for pace in paces(now, CLOSEST)
         ],
         "The day on which the allowance ends at the User's pace: what is left, divided by the "
         "tokens of a day of this month so far.",
@@ -261,6 +279,7 @@ def budget(days: Days) -> Report:
         "Daily numbers",
         (Column("Day"), Column("Requests refused for the Budget", drawn=True)),
         [(day, refused.get(day, 0)) for day in days.each],
+        "Requests that were refused with `budget_exceeded` on each day, on every surface.",
     )
     return Report(facts, (closest, daily))
 

@@ -1,12 +1,11 @@
 """Models, as a page of the admin: floors, warm windows and what they cost (9.10)."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 
 from django import forms
 from django.contrib import messages
-from django.contrib.admin.models import ADDITION, DELETION, LogEntry
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -25,12 +24,12 @@ from operations.warm import LONGEST_HOURS, WindowRefused
 from operations.windows import (
     WEEK_DAYS,
     cost,
-    day_names,
     days_sum,
     hours_a_week,
     hours_between,
     is_time_zone,
     open_span,
+    words_of,
 )
 
 WEEK = timedelta(days=7)
@@ -110,21 +109,12 @@ def window_row(window: WarmWindow, now: datetime) -> WindowRow:
     price = entry.price_per_hour if entry else Decimal(0)
     is_open = open_span([window], now) is not None
     if window.opens is not None and window.closes is not None:
-        when = (
-            f"{day_names(window.days)}, {window.opens:%H:%M} to {window.closes:%H:%M} "
-            f"{window.time_zone}"
-        )
         dollars = cost(hours_a_week(window.days, window.opens, window.closes), price)
-        return WindowRow(window, when, f"${dollars:,.2f} a week", is_open)
+        return WindowRow(window, words_of(window), f"${dollars:,.2f} a week", is_open)
     assert window.starts_at is not None
     assert window.ends_at is not None
     hours = Decimal((window.ends_at - window.starts_at).total_seconds()) / 3600
-    return WindowRow(
-        window,
-        f"now, until {window.ends_at.astimezone(UTC):%Y-%m-%d %H:%M UTC}",
-        f"${cost(hours, price):,.2f}",
-        is_open,
-    )
+    return WindowRow(window, words_of(window), f"${cost(hours, price):,.2f}", is_open)
 
 
 class WindowForm(forms.Form):
@@ -186,7 +176,7 @@ def add_window(request: HttpRequest, model_id: str) -> HttpResponse:
     form = WindowForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         given = form.cleaned_data
-        window = warm.add_window(
+        warm.add_window(
             model_id=model.id,
             days=given["days"],
             opens=given["opens"],
@@ -194,7 +184,6 @@ def add_window(request: HttpRequest, model_id: str) -> HttpResponse:
             time_zone=given["time_zone"],
             by=_admin(request).id,
         )
-        _log(request, window, ADDITION, f"Added: {window_row(window, timezone.now()).when}.")
         messages.success(request, f"{model.id} is kept warm at these times.")
         return HttpResponseRedirect(reverse("admin:models"))
     price = _weekly_cost(form, model) if form.is_bound and form.is_valid() else ""
@@ -209,8 +198,7 @@ def warm_now(request: HttpRequest, model_id: str) -> HttpResponse:
     form = WarmForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         hours = form.cleaned_data["hours"]
-        window = warm.warm_now(model_id=model.id, hours=hours, by=_admin(request).id)
-        _log(request, window, ADDITION, f"Warm now for {hours} hours.")
+        warm.warm_now(model_id=model.id, hours=hours, by=_admin(request).id)
         messages.success(request, f"{model.id} starts, and is kept warm for {hours} hours.")
         return HttpResponseRedirect(reverse("admin:models"))
     return _form(request, "Warm now", model, form, _hourly_cost(model, 1), "Warm now")
@@ -238,8 +226,7 @@ def remove(request: HttpRequest, window_id: int) -> HttpResponse:
         raise Http404("There is no such window.")
     row = window_row(window, timezone.now())
     if request.method == "POST":
-        if warm.remove_window(window_id=window.id, by=_admin(request).id):
-            _log(request, window, DELETION, f"Removed: {row.when}.")
+        warm.remove_window(window_id=window.id, by=_admin(request).id)
         messages.success(request, "The window is removed.")
         return HttpResponseRedirect(reverse("admin:models"))
     context = page_context(request, "Remove a window") | {"row": row}
@@ -284,14 +271,3 @@ def _is_admin(request: HttpRequest) -> bool:
 def _admin(request: HttpRequest) -> User:
     assert isinstance(request.user, User)
     return request.user
-
-
-def _log(request: HttpRequest, window: WarmWindow, flag: int, words: str) -> None:
-    """Write who did what, and when (A-392)."""
-    LogEntry.objects.log_actions(
-        user_id=_admin(request).pk,
-        queryset=WarmWindow.objects.filter(pk=window.pk),
-        action_flag=flag,
-        change_message=words,
-        single_object=True,
-    )

@@ -32,6 +32,8 @@ class SpendSample(models.Model):
     environment = models.CharField(max_length=ENVIRONMENT_LENGTH)
     kind = models.CharField(max_length=16, choices=SpendKind)
     containers = models.PositiveIntegerField()
+    gpus = models.PositiveSmallIntegerField(null=True)
+    """GPUs of one container then; None in a sample from before they were kept."""
     price_per_hour = models.DecimalField(max_digits=12, decimal_places=4)
 
     class Meta:

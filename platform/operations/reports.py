@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from urllib.parse import urlencode
 from uuid import UUID
 
 from django.conf import settings
 from django.contrib import messages
-from django.contrib.admin.models import CHANGE, LogEntry
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
@@ -53,11 +53,12 @@ def spend_report(days: Days) -> Report:
     )
     stale = "stale: the numbers above lack what ran since" if stands.stale else ""
     facts = (
-        Fact("Last 24 hours", f"${stands.last_day:,.2f}", f"{stands.minutes:,} of 1,440 minutes "
-             "were counted; a minute that was not adds nothing."),
+        Fact("Last 24 hours", _dollars(stands.last_day, stands),
+             f"{stands.minutes:,} of 1,440 minutes were counted; a minute that was not adds "
+             "nothing."),
         Fact("Warns the team at", f"${env.spend_warning_dollars:,.2f}"),
         Fact("Pauses new GPU work at", f"${env.spend_stop_dollars:,.2f}"),
-        Fact("The pause counts", f"${stands.counting:,.2f}",
+        Fact("The pause counts", _dollars(stands.counting, stands),
              "Of the last 24 hours, since the last Clear."),
         Fact("Containers last counted", counted, stale),
     )  # fmt: skip
@@ -65,6 +66,13 @@ def spend_report(days: Days) -> Report:
         facts,
         (_by_model(now), traffic.spend_of_days(days), traffic.used_lately(now), _changes()),
     )
+
+
+def _dollars(amount: Decimal, stands: spend.Standing) -> str:
+    """Write spend; without a count it is not known, and a stale one says so (A-492)."""
+    if not stands.minutes:
+        return "not known"
+    return f"${amount:,.2f}{', stale' if stands.stale else ''}"
 
 
 TABS = (
@@ -84,15 +92,17 @@ def _by_model(now: datetime) -> Table:
         (
             Column("Model"),
             Column("Environment"),
+            Column("Container hours", "h"),
             Column("GPU hours", "h"),
             Column("Spend", "$"),
         ),
         [
-            (row.model, row.environment, row.hours, row.dollars)
+            (row.model, row.environment, row.hours, row.gpu_hours, row.dollars)
             for row in spend.by_model(now)
             if row.hours
         ],
-        "GPU hours are hours of containers, whatever stage they were in.",
+        "Container hours are hours of containers, whatever stage they were in; GPU hours are those "
+        "times the GPUs of a container.",
     )
 
 
@@ -114,6 +124,8 @@ def _changes() -> Table:
         "Changes of the stop",
         (Column("Time (UTC)"), Column("Change"), Column("By"), Column("Reason or spend")),
         sorted(rows, key=lambda row: row[0], reverse=True)[:CHANGES],
+        f"The newest {CHANGES}, whatever the days: each Lock, each Clear, and each pause that "
+        "began by itself at the stop amount.",
     )
 
 
@@ -132,13 +144,17 @@ class Asked:
     @property
     def query(self) -> str:
         """The address's query, which keeps days, User and model (A-460)."""
-        parts = {
-            "from": self.days.first.isoformat(),
-            "to": self.days.last.isoformat(),
-            "user": str(self.days.user_id or ""),
-            "model": self.days.model,
-        }
-        return urlencode({name: value for name, value in parts.items() if value})
+        return self.of(self.days.first, self.days.last)
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """What is chosen beside the days, for a form that chooses other days (A-479)."""
+        parts = {"user": str(self.days.user_id or ""), "model": self.days.model}
+        return {name: value for name, value in parts.items() if value}
+
+    def of(self, first: date, last: date) -> str:
+        """Return the query of the same choice on other days."""
+        return urlencode({"from": first.isoformat(), "to": last.isoformat()} | self.chosen)
 
 
 def asked(request: HttpRequest, name: str) -> Asked:
@@ -172,7 +188,10 @@ def page(request: HttpRequest, tab: str) -> HttpResponse:
     context = page_context(request, "Analytics") | _numbers(request, wanted)
     context |= {
         "tabs": TABS,
-        "presets": presets(timezone.now().astimezone(UTC).date()),
+        "presets": [
+            (preset, wanted.of(preset.first, preset.last))
+            for preset in presets(timezone.now().astimezone(UTC).date())
+        ],
         "most_days": MOST_DAYS,
     }
     if wanted.tab.filters:
@@ -222,9 +241,7 @@ def as_csv(request: HttpRequest, tab: str, table: str) -> HttpResponse:
 def lock(request: HttpRequest) -> HttpResponse:
     """Pause new GPU work (A-483); small, so that it works while reports are slow."""
     note = request.POST.get("reason", "").replace("\0", "").strip()
-    by = _admin(request)
-    found = stop.lock(by=by.id, note=note)
-    _log(by, found, f"Locked new GPU work. {note}".strip())
+    stop.lock(by=_admin(request).id, note=note)
     messages.success(request, "New GPU work is paused. What runs already finishes.")
     return HttpResponseRedirect(reverse("admin:analytics_tab", args=["spend"]))
 
@@ -233,9 +250,7 @@ def lock(request: HttpRequest) -> HttpResponse:
 @admins_only
 def clear(request: HttpRequest) -> HttpResponse:
     """Lift the pause (A-483)."""
-    by, found = _admin(request), spend_stop.current()
-    if found is not None and stop.clear(by=by.id):
-        _log(by, found, "Cleared the spend stop.")
+    if stop.clear(by=_admin(request).id):
         messages.success(request, "New GPU work runs again, and the pause counts from zero.")
     else:
         messages.info(request, "New GPU work was not paused.")
@@ -245,14 +260,3 @@ def clear(request: HttpRequest) -> HttpResponse:
 def _admin(request: HttpRequest) -> User:
     assert isinstance(request.user, User)
     return request.user
-
-
-def _log(by: User, stop_row: SpendStop, words: str) -> None:
-    """Write who did what, and when (A-392)."""
-    LogEntry.objects.log_actions(
-        user_id=by.pk,
-        queryset=SpendStop.objects.filter(pk=stop_row.pk),
-        action_flag=CHANGE,
-        change_message=words,
-        single_object=True,
-    )

@@ -5,6 +5,8 @@ hour in the catalogue (C-618, A-480). A minute that was not counted adds nothing
 how many were.
 """
 
+import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -13,13 +15,14 @@ from decimal import Decimal
 import structlog
 from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.db.models import F, Max, QuerySet, Sum
+from django.db.models import Count, F, Max, Q, QuerySet, Sum
 from django.db.models.functions import TruncDate
 
 from accounts.mail import Button, Words, post_to_team
 from accounts.models import MailKind
 from billing import spend_stop
 from inference import catalogue
+from inference.catalogue import ModelEntry
 from inference.fleet import Fleet, harvest_worker
 from operations.models import SpendDay, SpendKind, SpendSample, SpendWarning
 from operations.warm import keep_warm_now
@@ -29,6 +32,8 @@ log = structlog.get_logger()
 DAY = timedelta(hours=24)
 CENT = Decimal("0.01")
 SPEND_PATH = "/admin/analytics/spend"
+_COUNT = re.compile(r"(\d{1,3})\s*[x×]\s*\S")
+"""The count of GPUs at the beginning of a `gpu_shape`."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,8 @@ class ModelSpend:
     environment: str
     hours: Decimal
     """Hours of containers."""
+    gpu_hours: Decimal | None
+    """Hours of GPUs; None where a sample does not tell how many a container had."""
     dollars: Decimal
 
 
@@ -75,6 +82,7 @@ def sample(fleet: Fleet, now: datetime) -> int:
             environment=env.site_environment,
             kind=kind,
             containers=containers,
+            gpus=gpus_of(model),
             price_per_hour=model.price_per_hour,
         )
         for model in catalogue.current().enabled
@@ -84,20 +92,16 @@ def sample(fleet: Fleet, now: datetime) -> int:
         )
         if containers or kind is SpendKind.SERVING
     ]
-    rows += [
-        SpendSample(
-            minute=minute,
-            model=model.id,
-            environment=env.site_environment,
-            kind=SpendKind.HARVEST,
-            containers=count,
-            price_per_hour=model.price_per_hour,
-        )
-        for model in catalogue.current().enabled
-        if (count := len(fleet.workers(harvest_worker(model.id))))
-    ]
     SpendSample.objects.bulk_create(rows, ignore_conflicts=True)
     return sum(row.containers for row in rows)
+
+
+def gpus_of(model: ModelEntry) -> int:
+    """Return the GPUs of a model's container: 8 for `8xH200`, 1 for `L40S`, 0 for `cpu`."""
+    if model.gpu_shape.lower() == "cpu":
+        return 0
+    count = _COUNT.match(model.gpu_shape)
+    return int(count[1]) if count else 1
 
 
 def judge(now: datetime) -> Standing:
@@ -171,7 +175,10 @@ def by_model(now: datetime, length: timedelta = DAY) -> list[ModelSpend]:
         _between(now - length, now)
         .values("model", "environment")
         .annotate(
-            minutes=Sum("containers"), dollar_minutes=Sum(F("containers") * F("price_per_hour"))
+            minutes=Sum("containers"),
+            gpu_minutes=Sum(F("containers") * F("gpus")),
+            unknown=Count("id", filter=Q(gpus=None, containers__gt=0)),
+            dollar_minutes=Sum(F("containers") * F("price_per_hour")),
         )
     )
     found = [
@@ -179,6 +186,7 @@ def by_model(now: datetime, length: timedelta = DAY) -> list[ModelSpend]:
             row["model"],
             row["environment"],
             Decimal(row["minutes"]) / 60,
+            None if row["unknown"] else Decimal(row["gpu_minutes"] or 0) / 60,
             row["dollar_minutes"] / 60,
         )
         for row in rows
@@ -186,15 +194,25 @@ def by_model(now: datetime, length: timedelta = DAY) -> list[ModelSpend]:
     return sorted(found, key=lambda row: (-row.dollars, row.model, row.environment))
 
 
-def by_day(first: date, last: date) -> dict[tuple[date, str], Decimal]:
-    """Return US dollars of each day and model, of days that were rolled up (A-487)."""
-    rows = (
-        SpendDay.objects.filter(day__range=(first, last))
-        .values_list("day", "model")
-        .annotate(dollar_minutes=Sum("dollar_minutes"))
-        .order_by("day", "model")
-    )
-    return {(day, model): minutes / 60 for day, model, minutes in rows}
+def by_day(first: date, last: date, now: datetime) -> dict[tuple[date, str], Decimal]:
+    """Return US dollars of each day and model (A-487).
+
+    Of days that are over from their sums; of today and yesterday from the samples, up to the last
+    count, since a day is summed once an hour.
+    """
+    today = now.astimezone(UTC).date()
+    yesterday = today - timedelta(days=1)
+    found: dict[tuple[date, str], Decimal] = defaultdict(Decimal)
+    summed = SpendDay.objects.filter(day__range=(first, last))
+    rows = summed.exclude(day__range=(yesterday, today)).order_by()
+    for day, model, minutes in rows.values_list("day", "model").annotate(
+        minutes=Sum("dollar_minutes")
+    ):
+        found[day, model] = minutes / 60
+    lately = max(first, yesterday), min(last, today)
+    for row in _sums(*lately) if lately[0] <= lately[1] else []:
+        found[row.day, row.model] += row.dollar_minutes / 60
+    return dict(found)
 
 
 def roll_up(now: datetime, *, everything: bool = False) -> int:

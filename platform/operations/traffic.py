@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 from django.conf import settings
 from django.db import connection
 from django.db.models import F, Sum
+from django.utils import timezone
 
 from billing.models import Ending, Entry, Hold, HourlyUsage, Source, UnpaidRequests
 from operations import spend
@@ -20,6 +21,11 @@ LISTED = 50
 """Completions and Budget changes that a list shows."""
 RANKED = 1000
 """Users of a table at most, those with the most tokens."""
+OF_A_MODEL = 200
+"""Users of one model that the last 48 hours list one by one."""
+
+
+_PAID = "Completions that were paid, by the day on which they began."
 
 
 def platform(days: Days) -> Report:
@@ -44,11 +50,11 @@ def platform(days: Days) -> Report:
             _endings(days),
             Table(
                 "sources", "Requests and tokens of each source", (Column("Source"), *counted),
-                sources, "Completions that were paid, by the day on which they began.",
+                sources, _PAID,
             ),
             Table(
                 "models", "Requests of each model", (Column("Model"), *counted),
-                list(by_model), "Completions that were paid, by the day on which they began.",
+                list(by_model), _PAID,
             ),
             _hours(days),
             spend_of_days(days),
@@ -150,9 +156,9 @@ def usage_report(days: Days) -> Report:
             Table("users", "Tokens of each User", (Column("User"), *tokens), by("user__email"),
                   f"Completions that were paid, by the day on which they began; the {RANKED:,} "
                   "Users with the most tokens."),
-            Table("models", "Tokens of each model", (Column("Model"), *tokens), by("model")),
+            Table("models", "Tokens of each model", (Column("Model"), *tokens), by("model"), _PAID),
             Table("sources", "Tokens of each source", (Column("Source"), *tokens),
-                  [(Source(str(row[0])).label, *row[1:]) for row in by("source")]),
+                  [(Source(str(row[0])).label, *row[1:]) for row in by("source")], _PAID),
             _newest(days),
             _changes(days),
         ),
@@ -240,7 +246,7 @@ def _changes(days: Days) -> Table:
 
 def spend_of_days(days: Days) -> Table:
     """Return what each model cost on each of the days (A-477, A-487)."""
-    found = spend.by_day(days.first, days.last)
+    found = spend.by_day(days.first, days.last, timezone.now())
     totals: dict[str, Decimal] = defaultdict(Decimal)
     for (_, model), dollars in found.items():
         totals[model] += dollars
@@ -261,8 +267,8 @@ def spend_of_days(days: Days) -> Table:
             )
             for day in days.each
         ],
-        "An estimate: containers that were counted each minute, times the price of an hour in the "
-        "catalogue; the eight models that cost the most have columns of their own.",
+        "An estimate: containers that were counted each minute up to now, times the price of an "
+        "hour in the catalogue then; the eight models that cost the most have their own columns.",
     )
 
 
@@ -292,7 +298,10 @@ def used_lately(now: datetime) -> Table:
             lines.append((model, "nobody", 0, 0, dollars))
             continue
         parts = spend.shares(dollars, [tokens for *_, tokens in people])
-        lines += [(model, *row, part) for row, part in zip(people, parts, strict=True)]
+        rows_of_model = [(model, *row, part) for row, part in zip(people, parts, strict=True)]
+        lines += rows_of_model[:OF_A_MODEL]
+        if others := rows_of_model[OF_A_MODEL:]:
+            lines.append(_summed(model, others))
     return Table(
         "lately",
         "Who used each model, last 48 hours",
@@ -303,7 +312,19 @@ def used_lately(now: datetime) -> Table:
             Column("Tokens"),
             Column("Part of its spend", "$"),
         ),
-        lines[:RANKED],
+        lines,
         "Paid Completions that began in the last 48 hours, from the start of their hour on. A part "
-        "is the model's spend by the User's share of its tokens; the parts add up to the spend.",
+        "is the model's spend by the User's share of its tokens; the parts add up to the spend. "
+        f"Of each model the {OF_A_MODEL} Users with the most tokens, and the others together.",
+    )
+
+
+def _summed(model: str, rows: Sequence[tuple[str, str, int, int, Decimal]]) -> Sequence[Cell]:
+    """Return one row for many, so that the parts still add up."""
+    return (
+        model,
+        f"{len(rows):,} others",
+        sum(row[2] for row in rows),
+        sum(row[3] for row in rows),
+        sum((row[4] for row in rows), Decimal(0)),
     )

@@ -13,13 +13,14 @@ import structlog
 from django.db import transaction
 from django.utils import timezone
 
+from accounts.actions import note
 from billing import spend_stop
 from inference import catalogue, valkey
 from inference.catalogue import ModelEntry
 from inference.client import LOST
 from inference.fleet import Fleet
 from operations.models import WarmWindow
-from operations.windows import Span, days_sum, is_time_zone, open_span
+from operations.windows import Span, days_sum, is_time_zone, open_span, words_of
 
 log = structlog.get_logger()
 
@@ -67,7 +68,7 @@ def add_window(
         raise WindowRefused("Choose at least one day of the week.")
     if not is_time_zone(time_zone):
         raise WindowRefused(f"There is no time zone {time_zone}. An example is Europe/Prague.")
-    window = WarmWindow.objects.create(
+    window = WarmWindow(
         model=model.id,
         days=days_sum(days),
         opens=opens,
@@ -76,8 +77,7 @@ def add_window(
         made_at=timezone.now(),
         made_by_id=by,
     )
-    transaction.on_commit(keep_warm_now)
-    return window
+    return _made(window, "Add a window")
 
 
 def warm_now(*, model_id: str, hours: int, by: UUID | None) -> WarmWindow:
@@ -90,26 +90,38 @@ def warm_now(*, model_id: str, hours: int, by: UUID | None) -> WarmWindow:
     if not 1 <= hours <= LONGEST_HOURS:
         raise WindowRefused(f"Hours is a whole number from 1 to {LONGEST_HOURS}.")
     now = timezone.now()
-    window = WarmWindow.objects.create(
+    window = WarmWindow(
         model=model.id,
         starts_at=now,
         ends_at=now + timedelta(hours=hours),
         made_at=now,
         made_by_id=by,
     )
-    transaction.on_commit(keep_warm_now)
+    return _made(window, "Warm now")
+
+
+def _made(window: WarmWindow, action: str) -> WarmWindow:
+    """Keep a window, with its line in the log (A-392), and set the floors at once."""
+    with transaction.atomic():
+        window.save(force_insert=True)
+        details = f"{window.model}: {words_of(window)}"
+        note(by=window.made_by_id, action=action, target=window, details=details)
+        transaction.on_commit(keep_warm_now)
     return window
 
 
 def remove_window(*, window_id: int, by: UUID | None) -> bool:
-    """End a window; False when it was removed before, or there is none."""
-    removed = (
-        WarmWindow.objects.kept()
-        .filter(id=window_id)
-        .update(removed_at=timezone.now(), removed_by_id=by)
-    )
-    transaction.on_commit(keep_warm_now)
-    return removed > 0
+    """End a window, with a line in the log; False when it was removed before, or there is none."""
+    with transaction.atomic():
+        window = WarmWindow.objects.kept().select_for_update().filter(id=window_id).first()
+        if window is None:
+            return False
+        window.removed_at, window.removed_by_id = timezone.now(), by
+        window.save(update_fields=["removed_at", "removed_by"])
+        details = f"{window.model}: {words_of(window)}"
+        note(by=by, action="Remove the window", target=window, details=details)
+        transaction.on_commit(keep_warm_now)
+    return True
 
 
 def windows_by_model(now: datetime) -> dict[str, list[WarmWindow]]:

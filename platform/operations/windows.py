@@ -130,6 +130,17 @@ def day_names(days: int) -> str:
     return "every day" if days == 0b1111111 else ", ".join(names)
 
 
+def words_of(window: WarmWindow) -> str:
+    """Return when a window is open, in words."""
+    if window.opens is not None and window.closes is not None:
+        return (
+            f"{day_names(window.days)}, {window.opens:%H:%M} to {window.closes:%H:%M} "
+            f"{window.time_zone}"
+        )
+    assert window.ends_at is not None
+    return f"now, until {window.ends_at.astimezone(UTC):%Y-%m-%d %H:%M UTC}"
+
+
 def days_sum(numbers: Sequence[int]) -> int:
     """Return the sum that `WarmWindow.days` keeps, of numbers from 0 for Monday to 6."""
     return sum(1 << number for number in set(numbers))

@@ -1,179 +1,133 @@
 """Every address of the admin against everybody: a table made from the addresses themselves."""
 
+import os
+from collections.abc import Mapping
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from django.contrib.admin import site
+from django.db.models import Model
 from django.test import Client
-from django.urls import URLPattern, URLResolver, get_resolver
 
 from accounts.models import User
 from accounts.people import suspend
+from tests.administration import permissions
 from tests.administration.conftest import new_user, signed_in
+from tests.administration.permissions import Line
+from tests.administration.things import SECRET, rows_of
 
 pytestmark = pytest.mark.django_db
 
-FREE = {"admin:login", "admin:jsi18n"}
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "permissions.md"
+WRITE = "WRITE_PERMISSIONS"
+"""Set: the document is written anew, instead of compared."""
+
+FREE = {"login", "jsi18n"}
 """Addresses that tell nothing: the way to the sign-in, and words of scripts."""
+
+OWN = {"logout", "password_change", "password_change_done"}
+"""Addresses about one's own sign-in."""
 
 DECISIONS = {
     "access_application_approve",
     "access_application_reject",
     "access_application_send_again",
-    "billing_tokenrequest_read",
     "billing_tokenrequest_approve",
     "billing_tokenrequest_reject",
 }
 """Dialogs of staff: whoever has a role decides."""
 
-READS = {"index", "search", "autocomplete", "app_list", "view_on_site", "feedback_screenshot"}
-"""Addresses that answer a POST as they answer a GET, and change nothing."""
 
-OWN = {"logout", "password_change", "password_change_done"}
-"""Addresses about one's own sign-in."""
-
-
-def admin_addresses() -> list[tuple[str, URLPattern, str]]:
-    """Every pattern under `/admin/`, with its name and an address that it matches."""
-
-    def walk(patterns, before: str):
-        for each in patterns:
-            route = before + str(each.pattern)
-            if isinstance(each, URLResolver):
-                yield from walk(each.url_patterns, route)
-            else:
-                yield each.name or "", each, route
-
-    [under] = [
-        each
-        for each in get_resolver().url_patterns
-        if isinstance(each, URLResolver) and str(each.pattern) == "admin/"
-    ]
-    return list(walk(under.url_patterns, "/admin/"))
+@pytest.fixture
+def rows(person: User, tiny_catalogue) -> Mapping[str, Model]:
+    return rows_of(person)
 
 
-def filled(route: str) -> str:
-    """An address of a route, with ids that nothing has."""
-    import re
+@pytest.fixture(autouse=True)
+def quick_pages(monkeypatch) -> None:
+    """No copy of every template's context, which Django's client keeps and nobody reads here."""
+    monkeypatch.setattr("django.test.client.store_rendered_templates", lambda *_, **__: None)
 
-    some = {
-        "path:object_id": str(uuid4()),
-        "int:content_type_id": "1",
-        "path": "x",
+
+@pytest.fixture
+def table(rows, admin, staff) -> list[Line]:
+    clients = {
+        "anonymous": Client(),
+        "User": signed_in(new_user()),
+        "staff": signed_in(staff),
+        "admin": signed_in(admin),
     }
-
-    def put(found: "re.Match[str]") -> str:
-        return some.get(found[1], str(uuid4()))
-
-    route = re.sub(r"<([^>]*)>", put, route)
-    # Patterns that are regular expressions, such as those of an app's index.
-    return re.sub(r"\^|\$|\\Z", "", re.sub(r"\(\?P<\w+>([^)|]*)[^)]*\)", r"\1", route))
+    return permissions.lines(rows, clients)
 
 
-@pytest.fixture(scope="module")
-def addresses() -> list[tuple[str, str]]:
-    """Each address's name and route."""
-    return [(name, route) for name, _, route in admin_addresses()]
+@pytest.mark.row("A-090", "A-391", "A-392", "A-494")
+def test_the_table_of_permissions_is_that_of_the_addresses(table, rows):
+    """`WRITE_PERMISSIONS=1 pytest tests/administration/test_permissions.py` writes it anew.
 
-
-def test_the_table_has_every_model_and_page(addresses):
-    names = {name for name, _ in addresses}
+    What must hold whatever the document says is asked beside: nobody without a role gets anything
+    of any address, staff change nothing but by a decision, and nothing answers with a fault.
+    """
+    wrong = [str(line) for line in table if not _holds(line)]
+    assert not wrong, "\n".join(wrong)
+    names = {line.address.name for line in table}
     for model in site._registry:
-        meta = model._meta
-        assert f"{meta.app_label}_{meta.model_name}_changelist" in names
-    assert len(addresses) > 100
+        label = model._meta.label_lower
+        assert f"{label.replace('.', '_')}_changelist" in names
+        assert label in rows, f"{label} needs a row in things.rows_of"
+    if os.environ.get(WRITE):
+        DOCUMENT.write_text(permissions.page(table))
+    assert DOCUMENT.read_text() == permissions.page(table)
 
 
-@pytest.mark.row("A-090", "A-391")
-def test_who_has_no_role_gets_nothing_of_any_address(addresses, person_client, suspended_admin):
-    wrong = []
-    for name, route in addresses:
-        address = filled(route)
-        for method in ("get", "post"):
-            nobody = getattr(Client(), method)(address)
-            user = getattr(person_client, method)(address)
-            gone = getattr(suspended_admin, method)(address)
-            if f"admin:{name}" in FREE:
-                continue
-            turned = [
-                each.status_code == 302 and each["Location"].startswith("/sign-in?next=/admin/")
-                for each in (nobody, gone)
-            ]
-            if turned != [True, True] or user.status_code != 404:
-                wrong.append((method, address, nobody.status_code, user.status_code))
-    assert not wrong, "\n".join(map(str, wrong))
+def _holds(line: Line) -> bool:
+    name, (nobody, user, staff, admin) = line.address.name, line.gets
+    if name in FREE:
+        return "done" not in line.gets
+    if any(word[0].isdigit() or "," in word for word in line.gets):
+        return False
+    by_staff = staff != "done" or name in DECISIONS
+    return nobody == "sign in" and user == "none" and by_staff and admin != "sign in"
 
 
-@pytest.fixture
-def person_client(person: User) -> Client:
-    return signed_in(person)
-
-
-@pytest.fixture
-def suspended_admin(admin: User) -> Client:
+@pytest.mark.row("A-391")
+def test_a_suspended_admin_gets_nothing_of_any_address(rows, admin):
     other = User.objects.create_superuser("gone@example.org", "x" * 10)
     client = signed_in(other)
     suspend(user_id=other.id, by=admin.id)
-    return client
+    wrong = [
+        (method, address.path)
+        for address in permissions.addresses(rows)
+        if address.name not in FREE
+        for method in address.methods
+        if permissions.ask(client, address, method, rows) != "sign in"
+    ]
+    assert not wrong
 
 
-@pytest.mark.row("A-391", "A-494")
-def test_staff_change_nothing_but_by_a_decision(addresses, staff, admin, things):
-    """Every address with a real row behind it: staff read and decide, admins do the rest."""
-    as_staff = signed_in(staff)
-    wrong = []
-    for name, route in addresses:
-        if f"admin:{name}" in FREE or name in OWN:
+@pytest.mark.row("A-444")
+def test_no_page_of_the_admin_shows_a_prompt_a_text_or_a_title_of_a_user(rows, admin, person):
+    client = signed_in(admin)
+    for address in permissions.addresses(rows):
+        if address.name in OWN or address.name == "feedback_screenshot":
             continue
-        model = next((key for key in things if name.startswith(f"{key}_")), "")
-        address = filled(route.replace("<path:object_id>", things.get(model, str(uuid4()))))
-        read, pressed = as_staff.get(address), as_staff.post(address, {"once": uuid4().hex})
-        shown = name in READS or name.endswith(("_changelist", "_history"))
-        may_press = shown or name in DECISIONS
-        if read.status_code >= 500 or pressed.status_code >= 500:
-            wrong.append((address, read.status_code, pressed.status_code))
-        elif name in DECISIONS and read.status_code != 200:
-            wrong.append((address, read.status_code))
-        elif not may_press and pressed.status_code not in (302, 403, 404, 405):
-            wrong.append((address, pressed.status_code))
-        elif not may_press and pressed.status_code == 302 and _leads_on(pressed, address):
-            wrong.append((address, pressed["Location"]))
-    assert not wrong, "\n".join(map(str, wrong))
-    assert not User.objects.exclude(id=admin.id).filter(is_superuser=True).exists()
+        answer = client.get(address.path)
+        assert SECRET not in answer.content.decode(), address.path
+    for label in ("jobs.job", "jobs.run", "harvests.harvest", "looms.loom", "looms.node"):
+        listed = f"/admin/{label.replace('.', '/')}/"
+        for query in (rows[label].pk, person.email, "", "\0", "nothing"):
+            page = client.get(listed, {"q": query}).content.decode()
+            assert SECRET not in page
+            assert (f"{listed}{rows[label].pk}/change/" in page) is _finds(label, query, rows)
 
 
-def _leads_on(answer, address: str) -> bool:
-    """Whether a redirect is more than one that corrects an address or turns away."""
-    place = answer["Location"]
-    moved = {"/admin/usage": "/admin/analytics/usage", "/admin/spend": "/admin/analytics/spend"}
-    return place not in ("/admin/", f"{address}/", f"{address}change/", moved.get(address))
-
-
-@pytest.fixture
-def things(person) -> dict[str, str]:
-    """A row of each model that has dialogs, by the beginning of its addresses' names."""
-    from access.decisions import apply
-    from access.invites import invite
-    from billing.token_requests import Answers, send_request
-    from feedback.models import Note
-    from tests.accounts.factory import make_key
-
-    applied = apply(
-        email="x@example.org", name="X", organization="Y", planned_usage="Z", answers=[]
-    )
-    [invited], _ = invite(emails=["bo@example.org"], tokens=0, tag="", by=None)
-    asked = send_request(
-        user=person,
-        answers=Answers(tokens=5, models=["tiny"], project="P", planned_usage="U"),
-    )
-    return {
-        "accounts_user": str(person.id),
-        "accounts_apikey": str(make_key(person)[0].id),
-        "access_application": str(applied.id),
-        "access_invite": str(invited.id),
-        "billing_tokenrequest": str(asked.id),
-        "feedback_note": str(Note.objects.create(kind="bug", text="x").id),
-    }
+def _finds(label: str, query: object, rows: Mapping[str, Model]) -> bool:
+    """Whether a list finds the row: by its id, its User's email, or as work that is under way."""
+    if query == rows[label].pk:
+        return True
+    if "@" in str(query):
+        return label != "looms.node"
+    return query in ("", "\0") and label in ("jobs.job", "jobs.run", "harvests.harvest")
 
 
 @pytest.mark.row("A-444")
@@ -209,12 +163,12 @@ def test_the_sign_in_of_the_admin_is_the_apps(admin, person):
     assert client.get("/admin/").status_code == 302
 
 
-def test_staff_decide(staff, things):
+def test_staff_decide(staff, rows):
     client = signed_in(staff)
-    one = f"/admin/access/application/{things['access_application']}/reject/"
+    one = f"/admin/access/application/{rows['access.application'].pk}/reject/"
     assert client.get(one).status_code == 200
     assert client.post(one, {"once": uuid4().hex}).status_code == 302
-    two = f"/admin/billing/tokenrequest/{things['billing_tokenrequest']}/approve/"
+    two = f"/admin/billing/tokenrequest/{rows['billing.tokenrequest'].pk}/approve/"
     assert client.post(two, {"once": uuid4().hex, "tokens": "5"}).status_code == 302
     assert User.objects.filter(is_superuser=True).count() == 0
 

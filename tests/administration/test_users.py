@@ -1,5 +1,6 @@
 """The list of Users, its bulk actions, and the page of one (A-411 to A-444, A-495)."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -14,7 +15,7 @@ from accounts.keys import find_key
 from accounts.models import AdminAction, ApiKey, PasswordLink, Remark, Role, Tag, User, UserTag
 from accounts.people import Refused, delete, set_role, suspend
 from accounts.tags import TagInvalid, add_tag, tag_form
-from administration.facts import facts_of
+from administration.facts import Facts, facts_of
 from billing.allowance import tokens_left
 from billing.grants import grant
 from billing.models import Entry, EntryKind, Hold
@@ -120,6 +121,17 @@ def test_engagement_follows_from_the_newest_completion_that_was_not_released(des
 
 def _key(name: str) -> str:
     return {"Not activated": "never"}.get(name, name.lower())
+
+
+@pytest.mark.row("A-412")
+def test_engagement_changes_after_seven_and_after_fourteen_days():
+    now = timezone.now()
+    told = [
+        Facts(last=now - timedelta(days=days)).engagement
+        for days in (0, 6.99, 7.01, 13.99, 14.01, 400)
+    ]
+    assert told == ["Active", "Active", "Cooling", "Cooling", "Churned", "Churned"]
+    assert Facts().engagement == "Not activated"
 
 
 @pytest.mark.row("A-412")
@@ -338,6 +350,60 @@ def test_a_bulk_dialog_says_whom_it_changes_and_whom_it_leaves_out(desk, admin):
     restored = selected(desk, "restore", everyone, **once())
     assert "4 Users were changed." in restored.content.decode()
     assert not User.objects.filter(suspended_at__isnull=False).exists()
+
+
+@pytest.mark.row("A-426", "A-430", "A-433")
+def test_a_bulk_tag_tells_who_has_it_already_and_never_touches_oneself(desk, admin):
+    had, new = new_user("had@example.org"), new_user("new@example.org")
+    add_tag(user_ids=[had.id], name="course", by=admin.id)
+    everyone = [had, new, admin]
+    told = selected(desk, "add_tag", everyone, tag="course", **once()).content.decode()
+    assert "1 User was changed." in told
+    assert "<strong>had@example.org</strong> has the tag course already." in told
+    assert f"<strong>{admin.email}</strong> is you." in told
+    assert not admin.user_tags.exists()
+    add_tag(user_ids=[admin.id], name="course", by=None)
+    UserTag.objects.filter(user=new).delete()
+    told = selected(desk, "remove_tag", everyone, tag="course", **once()).content.decode()
+    assert "<strong>new@example.org</strong> does not have the tag course." in told
+    assert list(UserTag.objects.values_list("user", flat=True)) == [admin.id]
+    lines = AdminAction.objects.order_by("id").values_list("action", "target_id", "details")
+    assert list(lines) == [
+        ("Add tag", str(new.id), "course"),
+        ("Remove tag", str(had.id), "course"),
+    ]
+
+
+@pytest.mark.row("A-417", "A-421", "A-438")
+def test_menus_offer_what_suits_the_user(desk, admin, person):
+    suspended = new_user("suspended@example.org", suspended_at=timezone.now())
+    boss = User.objects.create_superuser("boss@example.org")
+    gone = new_user()
+    delete(user_id=gone.id, by=admin.id)
+    add_tag(user_ids=[boss.id], name="course", by=admin.id)
+    tokens = ["grant", "budget", "allowance", "add-tag"]
+    expected = {
+        person: [*tokens, "suspend", "make-admin", "make-staff", "delete-user"],
+        suspended: [*tokens, "restore", "delete-user"],
+        boss: [*tokens, "remove-tag", "suspend", "make-staff", "remove-role", "delete-user"],
+        admin: tokens,
+        gone: [],
+    }
+    listed = desk.get(users_list()).content.decode()
+    for user, acts in expected.items():
+        for page in (listed, desk.get(user_act(user, "change")).content.decode()):
+            found = re.findall(rf'href="{user_act(user, "")[:-1]}([a-z-]+)/"', page)
+            offered = [
+                act for act in found if act not in ("change", "history", "harvests", "remark")
+            ]
+            assert offered == acts, (user.email, offered)
+
+
+def test_nothing_is_given_to_who_is_deleted(press, admin, person):
+    delete(user_id=person.id, by=admin.id)
+    page = press(user_act(person, "grant"), tokens="5").content.decode()
+    assert "This User is deleted." in page
+    assert not AdminAction.objects.exists()
 
 
 @pytest.mark.row("A-425", "A-429")

@@ -8,7 +8,6 @@ from decimal import Decimal
 
 import pytest
 from django.conf import settings
-from django.contrib.admin.models import LogEntry
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -16,14 +15,14 @@ from django.urls import reverse
 from django.utils import timezone
 
 from access.models import Application
-from accounts.models import User
+from accounts.models import AdminAction, User
 from billing import spend_stop
 from billing.grants import grant
 from billing.models import Counted, Ending, OwnerKind, Source, UnpaidRequests, UsageStatus
 from billing.owners import Lease, register
 from feedback.models import Kind, Note
 from operations import analytics, reports, spend, traffic
-from operations.analytics import Days, paces
+from operations.analytics import Days, near, paces
 from operations.models import SpendKind, SpendSample, WarmWindow
 from operations.tables import Column, Table
 from tests.billing.factory import give_back, make_user_with, pay, take
@@ -85,6 +84,9 @@ def test_new_users_and_those_who_ran_within_a_day_leave_the_team_out(lease):
     User.objects.filter(id=team.id).update(team=True)
     User.objects.filter(id=staff.id).update(is_staff=True)
     early = joined_at(make_user_with(budget=10**6), AT - timedelta(days=30))
+    joined_at(make_user_with(), DAYS.ends)
+    daily = rows(analytics.users(DAYS).table("daily"))
+    assert [row[1] for row in daily] == [3, 0, 0]
     for user in (quick, team, staff, early):
         ran(user, lease, AT + timedelta(hours=23, minutes=59))
     ran(slow, lease, AT + timedelta(hours=24, minutes=1))
@@ -103,15 +105,17 @@ def test_users_active_lately_and_the_numbers_of_each_day(lease):
     one, other, team = (make_user_with(budget=10**6) for _ in range(3))
     User.objects.filter(id=team.id).update(team=True)
     now = timezone.now()
-    for user, ago in ((one, 0), (one, 2), (other, 8), (team, 0)):
+    for user, ago in ((one, 0), (one, 2), (other, 7), (team, 0)):
         ran(user, lease, now - timedelta(days=ago))
     today = now.astimezone(UTC).date()
     report = analytics.users(Days(today - timedelta(days=8), today))
     assert facts(report)["Active in the last 7 days"] == "1"
+    # Whatever the days.
+    assert facts(analytics.users(DAYS))["Active in the last 7 days"] == "1"
     daily = {row[0]: row[2:5] for row in rows(report.table("daily"))}
     assert daily[today] == (1, 1, 15)
     assert daily[today - timedelta(days=1)] == (0, 0, 0)
-    assert daily[today - timedelta(days=8)] == (1, 1, 15)
+    assert daily[today - timedelta(days=7)] == (1, 1, 15)
     assert len(daily) == 9
 
 
@@ -126,7 +130,7 @@ def test_feedback_of_each_day_counts_anonymous_notes_and_leaves_the_team_out():
     assert daily == {DAY: 1, DAY + timedelta(days=1): 2, DAY + timedelta(days=2): 0}
 
 
-@pytest.mark.row("A-470", "A-472", "A-565")
+@pytest.mark.row("A-470", "A-472", "A-565", "A-463")
 def test_the_closest_to_their_allowance_and_the_day_it_runs_out(lease):
     now = datetime(2031, 3, 11, tzinfo=UTC)
     users = {
@@ -138,7 +142,7 @@ def test_the_closest_to_their_allowance_and_the_day_it_runs_out(lease):
         ran(users[name], lease, datetime(2031, 3, 5, tzinfo=UTC), tokens, 0)
     # Another month's use says nothing of this one.
     ran(users["slow"], lease, datetime(2031, 2, 5, tzinfo=UTC), 900, 0)
-    found = {pace.email: (pace.used, pace.runs_out) for pace in paces(now)}
+    found = {pace.email: (pace.used, pace.runs_out) for pace in paces(now, 10)}
     assert found == {
         users["spent"].email: (1000, date(2031, 3, 11)),
         # 90 tokens a day for ten days: 100 last for a day and a bit.
@@ -146,7 +150,8 @@ def test_the_closest_to_their_allowance_and_the_day_it_runs_out(lease):
         users["half"].email: (500, date(2031, 3, 21)),
         users["slow"].email: (30, None),
     }
-    assert [pace.email for pace in paces(now)][:2] == [users["spent"].email, users["close"].email]
+    assert [pace.email for pace in paces(now, 2)] == [users["spent"].email, users["close"].email]
+    assert near(now) == (1, 1)
 
 
 @pytest.mark.row("A-471")
@@ -181,12 +186,16 @@ def test_requests_by_ending_source_and_model(lease):
     assert rows(report.table("models")) == [("tiny", 3, 30, 15), ("large", 1, 10, 5)]
 
 
-@pytest.mark.row("A-475")
+@pytest.mark.row("A-475", "A-463")
 def test_users_of_each_hour_as_five_clocks_show_it(lease):
-    one, other = (make_user_with(budget=10**6) for _ in range(2))
+    one, other, team, staff = (make_user_with(budget=10**6) for _ in range(4))
+    User.objects.filter(id=team.id).update(team=True)
+    User.objects.filter(id=staff.id).update(is_staff=True)
     ran(one, lease, AT)
     ran(one, lease, AT + timedelta(days=1))
     ran(other, lease, AT + timedelta(minutes=20))
+    for user in (team, staff):
+        ran(user, lease, AT)
     table = traffic.platform(DAYS).table("hours")
     zones = [column.label for column in table.columns][1:]
     assert zones == ["UTC", "Europe/Prague", "Europe/London", "America/New_York",
@@ -241,6 +250,26 @@ def test_the_parts_of_who_used_a_model_add_up_to_its_spend(lease):
     assert [row[3] for row in parts] == [200, 100, 33]
     assert sum(row[4] for row in parts) == (Decimal("36.32") * 100 / 60).quantize(Decimal("0.01"))
     assert ("idle", "nobody", 0, 0, Decimal(10)) in found
+
+
+@pytest.mark.row("A-488")
+def test_many_users_of_a_model_are_summed_and_still_add_up(lease, monkeypatch):
+    monkeypatch.setattr(traffic, "OF_A_MODEL", 2)
+    now = timezone.now()
+    for tokens in (100, 200, 33, 34, 35):
+        ran(make_user_with(budget=10**6), lease, now - timedelta(hours=3), tokens, 0, model="large")
+    count("large", 60, now)
+    found = rows(traffic.used_lately(now))
+    assert [row[1:4] for row in found[2:]] == [("3 others", 3, 102)]
+    assert [row[3] for row in found] == [200, 100, 102]
+    assert sum(row[4] for row in found) == Decimal("36.32")
+
+
+@pytest.mark.row("A-461", "A-480")
+def test_every_table_says_how_it_is_counted():
+    for tab in reports.TABS:
+        for table in tab.report(DAYS).tables:
+            assert len(table.definition) > 20, (tab.name, table.name)
 
 
 @pytest.mark.row("A-478", "A-479", "A-567", "A-444")
@@ -311,9 +340,21 @@ def test_a_range_that_cannot_be_applied_is_not_counted(admin):
 @pytest.mark.row("A-390")
 @pytest.mark.parametrize("tab", ["usage", "spend"])
 def test_the_addresses_of_former_tabs_lead_to_analytics(admin, tab):
-    answer = admin.get(f"/admin/{tab}")
+    answer = admin.get(f"/admin/{tab}?from=2031-03-10")
     assert answer.status_code == 302
-    assert answer["location"] == f"/admin/analytics/{tab}"
+    assert answer["location"] == f"/admin/analytics/{tab}?from=2031-03-10"
+
+
+@pytest.mark.row("A-479")
+def test_other_days_keep_the_user_and_the_model(admin, lease):
+    user = make_user_with(budget=10**6)
+    ran(user, lease, timezone.now())
+    query = f"user={user.id}&model=tiny"
+    page = admin.get(f"/admin/analytics/usage?{query}").content.decode()
+    today = timezone.now().astimezone(UTC).date()
+    assert f"?from={today}&amp;to={today}&amp;user={user.id}&amp;model=tiny" in page
+    assert f'<option value="{user.id}" selected>' in page
+    assert "<option selected>tiny</option>" in page
 
 
 @pytest.mark.row("A-482", "A-483", "A-489", "A-392", "A-568")
@@ -336,10 +377,35 @@ def test_lock_and_clear_are_said_kept_and_logged(admin):
         ("Clear", "root@example.org", ""),
         ("Lock", "root@example.org", "the class is over"),
     ]
-    words = list(LogEntry.objects.values_list("change_message", "user__email"))
-    assert {word for word, _ in words} == {
-        "Locked new GPU work. the class is over", "Cleared the spend stop."
-    }  # fmt: skip
+    assert lines("billing.spendstop") == [
+        ("Lock", "root@example.org", "the class is over"),
+        ("Clear", "root@example.org", ""),
+    ]
+    # The pause is on: a Lock changes nothing, and says so nowhere.
+    admin.post(reverse("admin:spend_lock"), {"reason": "again"})
+    assert spend_stop.current().reason == "amount"
+    assert len(lines("billing.spendstop")) == 2
+    listed = admin.get("/admin/accounts/adminaction/?kind=billing.spendstop").content.decode()
+    assert "the class is over" in listed
+    stops = admin.get("/admin/billing/spendstop/").content.decode()
+    for told in ("the class is over", "root@example.org", "3001.50"):
+        assert told in stops
+
+
+def lines(kind: str) -> list[tuple[str, str, str]]:
+    """What the log says of one kind of object."""
+    found = AdminAction.objects.filter(kind=kind).order_by("id")
+    return list(found.values_list("action", "by__email", "details"))
+
+
+@pytest.mark.row("A-489")
+def test_the_newest_ten_changes_of_the_stop_are_shown():
+    for number in range(7):
+        spend_stop.lock(by=None, note=f"number {number}")
+        spend_stop.clear(by=None)
+    found = rows(reports.spend_report(DAYS).table("changes"))
+    assert [row[1] for row in found] == ["Clear", "Lock"] * 5
+    assert [row[3] for row in found if row[3]] == [f"number {n}" for n in (6, 5, 4, 3, 2)]
 
 
 @pytest.mark.row("A-480", "A-481", "A-492")
@@ -353,6 +419,11 @@ def test_the_top_of_spend(admin):
     assert found["Warns the team at"].text == "$2,000.00"
     assert found["Containers last counted"].text == "never"
     assert "stale" in found["Containers last counted"].definition
+    assert found["Last 24 hours"].text == found["The pause counts"].text == "not known"
+    count("large", 60, timezone.now() - timedelta(minutes=10))
+    found = {fact.label: fact for fact in reports.spend_report(DAYS).facts}
+    assert found["Last 24 hours"].text == found["The pause counts"].text == "$36.32, stale"
+    SpendSample.objects.all().delete()
     count("large", 60, timezone.now())
     found = {fact.label: fact for fact in reports.spend_report(DAYS).facts}
     assert found["Last 24 hours"].text == found["The pause counts"].text == "$36.32"
@@ -360,10 +431,17 @@ def test_the_top_of_spend(admin):
 
 
 @pytest.mark.row("A-447", "A-448", "A-449", "A-450", "A-451", "A-453", "A-454", "A-456", "A-563")
+@pytest.mark.row("A-392")
 def test_windows_are_added_with_their_cost_and_removed(admin, monkeypatch):
     priced(monkeypatch)
     form = reverse("admin:add_window", args=["tiny"])
     assert 'value="UTC"' in admin.get(form).content.decode()
+    page = admin.get("/admin/models").content.decode()
+    row = page.partition('<th scope="row">tiny</th>')[2].partition("</tr>")[0]
+    assert '<td class="number">$36.32</td>' in row
+    assert '<td class="number">0</td>' in row
+    assert f'<a href="{form}">Add a window</a>' in row
+    assert f'<a href="{reverse("admin:warm_now", args=["tiny"])}">Warm now</a>' in row
     fields = {"days": ["0", "1"], "opens": "22:00", "closes": "06:00", "time_zone": "UTC"}
     cost = admin.get(reverse("admin:window_cost", args=["tiny"]), fields).json()["cost"]
     assert cost == "$581.12 a week, for 16 hours"
@@ -382,7 +460,23 @@ def test_windows_are_added_with_their_cost_and_removed(admin, monkeypatch):
     window.refresh_from_db()
     assert window.removed_at
     assert admin.get(remove).status_code == 404
-    assert LogEntry.objects.count() == 3
+    when = "tiny: Monday, Tuesday, 22:00 to 06:00 UTC"
+    assert lines("operations.warmwindow") == [
+        ("Add a window", "root@example.org", when),
+        ("Add a window", "root@example.org", when),
+        ("Remove the window", "root@example.org", when),
+    ]
+
+
+@pytest.mark.row("A-453")
+def test_a_warm_hour_of_the_contracts_models_costs_what_the_catalogue_says():
+    from inference.catalogue import load_catalogue
+
+    served = load_catalogue(settings.BASE_DIR / "deploy" / "catalogue-acs.toml")
+    assert {model.id: str(model.price_per_hour) for model in served.models} == {
+        "llama-8b": "1.95", "llama-405b": "36.32", "trinity-truebase": "36.32",
+    }  # fmt: skip
+    assert [spend.gpus_of(model) for model in served.models] == [1, 8, 8]
 
 
 @pytest.mark.row("A-452")

@@ -17,7 +17,7 @@ from accounts.models import Mail
 from billing import spend_stop
 from billing.models import SpendStop, StopReason
 from inference import catalogue, valkey
-from inference.fleet import Fleet, Stage, WorkerReport
+from inference.fleet import Fleet, Stage, WorkerReport, harvest_worker
 from operations import spend, tasks
 from operations.models import SpendDay, SpendKind, SpendSample, SpendWarning
 from operations.schedule import beat_schedule, rings
@@ -47,6 +47,7 @@ def counted(minutes: int, *, until: datetime = NOON, containers: int = 1, **fiel
                 "environment": "production",
                 "kind": SpendKind.SERVING,
                 "containers": containers,
+                "gpus": 8,
                 "price_per_hour": PRICE,
                 **fields,
             }
@@ -191,15 +192,49 @@ def test_the_amount_is_judged_while_valkey_is_away():
 def test_models_and_environments_stand_apart():
     counted(60)
     counted(30, environment="staging", containers=2)
-    counted(30, model="small", price_per_hour=Decimal("1.95"))
+    counted(30, model="small", gpus=1, price_per_hour=Decimal("1.95"))
+    counted(60, model="old", gpus=None, price_per_hour=Decimal(1))
     assert [
-        (row.model, row.environment, row.hours, round(row.dollars, 2))
+        (row.model, row.environment, row.hours, row.gpu_hours, round(row.dollars, 2))
         for row in spend.by_model(NOON)
     ] == [
-        ("large", "production", 1, Decimal("36.32")),
-        ("large", "staging", 1, Decimal("36.32")),
-        ("small", "production", Decimal("0.5"), Decimal("0.98")),
+        ("large", "production", 1, 8, Decimal("36.32")),
+        ("large", "staging", 1, 8, Decimal("36.32")),
+        ("old", "production", 1, None, Decimal(1)),
+        ("small", "production", Decimal("0.5"), Decimal("0.5"), Decimal("0.98")),
     ]
+
+
+@pytest.mark.row("A-486")
+@pytest.mark.parametrize(
+    ("shape", "gpus"),
+    [("8xH200", 8), ("1xL40S", 1), ("16 x B200", 16), ("H200", 1), ("cpu", 0), ("CPU", 0)],
+)
+def test_a_container_has_the_gpus_of_its_shape(shape, gpus):
+    model = catalogue.current().default.model_copy(update={"gpu_shape": shape})
+    assert spend.gpus_of(model) == gpus
+
+
+def test_a_minute_keeps_the_gpus_and_the_containers_of_each_kind(worker):
+    fleet = Fleet(valkey.connection())
+    model = catalogue.current().default
+    harvester = WorkerReport(
+        worker_id="spend-2",
+        model_id=harvest_worker(model.id),
+        stage=Stage.WEIGHTS_LOADING,
+        started_at=1.0,
+        idle_since=None,
+        host="h",
+        pid=1,
+    )
+    fleet.report(harvester)
+    try:
+        found = spend.sample(fleet, NOON)
+    finally:
+        fleet.retire(harvester)
+    assert found == sum(SpendSample.objects.values_list("containers", flat=True))
+    kinds = SpendSample.objects.filter(model=model.id).values_list("kind", "gpus").order_by("kind")
+    assert list(kinds) == [(SpendKind.HARVEST, 0), (SpendKind.SERVING, 0)]
 
 
 @pytest.mark.row("A-487")
@@ -208,12 +243,25 @@ def test_days_are_summed_again_and_again_to_the_same_numbers():
     for _ in range(2):
         assert spend.roll_up(NOON, everything=True) == 2
     noon = NOON.date()
-    assert spend.by_day(noon - timedelta(days=9), noon) == {
+    expected = {
         (noon - timedelta(days=1), "large"): pytest.approx(
             (Decimal(36 * 60 - 12 * 60 - 1) * 2 * PRICE) / 60
         ),
         (noon, "large"): (Decimal(12 * 60 + 1) * 2 * PRICE) / 60,
     }
+    # From the samples while the days are new, and from their sums later.
+    for now in (NOON, NOON + timedelta(days=20)):
+        assert spend.by_day(noon - timedelta(days=9), noon, now) == expected
+    SpendSample.objects.all().delete()
+    assert spend.by_day(noon, noon, NOON + timedelta(days=20)).keys() == {(noon, "large")}
+
+
+@pytest.mark.row("A-477", "A-487")
+def test_the_day_that_runs_is_counted_up_to_the_last_minute():
+    counted(60)
+    today = NOON.date()
+    assert spend.by_day(today, today, NOON) == {(today, "large"): PRICE}
+    assert spend.by_day(today - timedelta(days=9), today - timedelta(days=2), NOON) == {}
 
 
 def test_a_clock_that_stood_still_for_days_sums_the_day_on_which_it_stopped():

@@ -3,7 +3,9 @@
 from argparse import ArgumentParser
 
 from django.core.management.base import BaseCommand, CommandError
+from django.db import transaction
 
+from accounts.actions import note
 from accounts.models import User
 from billing.allowance import tokens_left
 from billing.amounts import AmountUnreadable, read_tokens
@@ -30,6 +32,8 @@ class Command(BaseCommand):
         user = User.objects.filter(email=email).first()
         if user is None:
             raise CommandError(f"there is no User {email}")
-        grant(user_id=user.id, tokens=amount, by=None)
+        with transaction.atomic():
+            grant(user_id=user.id, tokens=amount, by=None)
+            note(by=None, action="Grant tokens", target=user, details=f"{amount:,}")
         left = tokens_left(user_id=user.id, key_id=None).budget_left
         self.stdout.write(f"{user.email}: {amount:,} tokens granted, {left:,} left in the Budget")
