@@ -43,6 +43,7 @@ def test_the_manifest_describes_every_file(tiny: Bench, run: Run) -> None:
     assert manifest["batch_size"] == 8
     assert "final norm" in manifest["residual_stream_convention"]
     assert "torch" in manifest["runtime"]
+    assert len(manifest["mean_token_norm"]) == 2
     assert "projection" not in manifest
     assert [shard["file"] for shard in manifest["shards"]] == sorted(names)[1:4]
     total = 0
@@ -111,7 +112,7 @@ def test_statistics_keep_small_deviations_of_large_numbers() -> None:
     np.testing.assert_allclose(moments.deviation(), rows.std(0), rtol=1e-6)
 
 
-@pytest.mark.row("C-507")
+@pytest.mark.row("C-504", "C-505", "C-507")
 def test_projections_are_onto_unit_directions(tiny: Bench, run: Run) -> None:
     generator = np.random.default_rng(1)
     directions = generator.normal(size=(5, 64)).astype(np.float32)

@@ -1,5 +1,6 @@
 """Jobs by their routes: submitted, read, run, cancelled (section 15)."""
 
+import asyncio
 import re
 import time
 from datetime import datetime, timedelta
@@ -44,7 +45,17 @@ def refused(caller, status: int, **fields: object) -> dict[str, object]:
 
 
 @pytest.mark.row(
-    "C-055", "C-411", "C-413", "C-419", "C-420", "C-421", "C-423", "C-424", "C-425", "C-426"
+    "C-055",
+    "C-411",
+    "C-413",
+    "C-419",
+    "C-420",
+    "C-421",
+    "C-422",
+    "C-423",
+    "C-424",
+    "C-425",
+    "C-426",
 )
 def test_a_submitted_job_is_queued_and_holds_nothing(caller, no_work):
     answer = caller.client.post(
@@ -103,7 +114,7 @@ def test_a_job_is_checked_as_a_completion(caller, no_work):
     submit(caller, stream=False, stream_options=None)
 
 
-@pytest.mark.row("C-408", "C-409", "C-677", "C-678")
+@pytest.mark.row("C-408", "C-409", "C-677")
 def test_what_a_body_leaves_out(caller, no_work):
     from jobs.job_kind import JobRecord
 
@@ -113,8 +124,34 @@ def test_what_a_body_leaves_out(caller, no_work):
     assert JobRecord(job.row()).request().max_tokens == 16
     several = submit(caller, prompt=[IDS, IDS], n=2, max_tokens=None)
     assert JobRecord(several.row()).request().max_tokens == 16
-    # 512 positions of four Layers would not fit the capture's cap here; 20 do.
-    submit(caller, max_tokens=None, output_residual_stream=True)
+
+
+@pytest.mark.row("C-678", "C-313")
+def test_a_job_without_max_tokens_is_checked_as_one_of_sixteen(caller, no_work, settings):
+    """Four tokens of the prompt and sixteen more, of which the last never runs."""
+    from api.bodies import completion_request, job_request
+    from completions.admission import LIVE, check_submission
+    from completions.failures import Failure
+    from jobs.job_kind import JOB
+
+    vector = {"layer_indices": [0], "activations": [[0.5] * 64], "position_indices": [18]}
+    submit(caller, max_tokens=None, apply_steering_vectors=[vector])
+    beyond = [vector | {"position_indices": [19]}]
+    error = refused(caller, 400, max_tokens=None, apply_steering_vectors=beyond)
+    assert error["param"] == "apply_steering_vectors"
+
+    body = {"model": "tiny", "prompt": IDS, "output_residual_stream": True}
+    for positions, fits in ((20, True), (19, False)):
+        most = {"max_capture_numbers": 4 * 64 * positions}
+        settings.BASALT = settings.BASALT.model_copy(update=most)
+        checking = check_submission(job_request(body), payer=caller, policy=JOB)
+        if fits:
+            asyncio.run(checking)
+            # A live one would read what its context has room for.
+            checking = check_submission(completion_request(body), payer=caller, policy=LIVE)
+        with pytest.raises(Failure) as refusal:
+            asyncio.run(checking)
+        assert refusal.value.param == "output_residual_stream"
 
 
 @pytest.mark.row("C-409")
@@ -207,6 +244,21 @@ def test_submissions_count_in_the_work_bucket_and_reads_in_the_other(caller, no_
     assert caller.client.post(cancel).json()["error"]["code"] == "rate_limited"
 
 
+@pytest.mark.row("C-418", "C-374")
+def test_a_job_takes_no_place_of_its_key(caller, scripted, runner):
+    from completions.places import places
+    from inference import valkey
+
+    for _ in range(3):
+        submit(caller)
+    running = [scripted.next() for _ in range(3)]
+    assert places().running(str(caller.key_id)) == 0
+    assert valkey.connection().zcard(f"{valkey.PREFIX}places:line:{caller.key_id}") == 0
+    for asked in running:
+        asked.answer("a")
+    eventually(lambda: caller.open_holds() == 0)
+
+
 @pytest.mark.row("C-383", "C-392", "C-414")
 def test_a_repeat_answers_the_job_as_it_is_now(caller, scripted, runner):
     headers = {"Idempotency-Key": "once"}
@@ -240,7 +292,7 @@ def test_a_refused_submission_frees_its_key(make_caller, no_work):
 # Running and results
 
 
-@pytest.mark.row("C-423", "C-424", "C-427", "C-431", "C-432", "C-451", "C-604")
+@pytest.mark.row("C-422", "C-423", "C-424", "C-427", "C-428", "C-431", "C-432", "C-451", "C-604")
 def test_a_job_runs_and_its_result_is_the_completion(caller, scripted, runner):
     body = {"model": "tiny", "prompt": IDS, "max_tokens": 3, "logprobs": None}
     job = submit(caller, **body)
@@ -323,7 +375,7 @@ def test_a_large_result_and_a_large_request_lie_in_the_file_storage(
     assert job.result().json()["choices"][0]["text"] == "y" * 5000
 
 
-@pytest.mark.row("C-026", "C-427", "C-433", "C-434")
+@pytest.mark.row("C-026", "C-422", "C-427", "C-428", "C-433", "C-434")
 @pytest.mark.parametrize(
     ("code", "status", "name"),
     [
@@ -451,7 +503,7 @@ def test_a_result_may_hold_the_nul_character(caller, scripted, runner):
 # Cancel
 
 
-@pytest.mark.row("C-081", "C-435", "C-440", "C-442", "C-443", "C-425", "C-050")
+@pytest.mark.row("C-081", "C-422", "C-425", "C-428", "C-435", "C-440", "C-442", "C-443", "C-050")
 @pytest.mark.case("J03")
 def test_a_queued_job_that_is_cancelled_never_runs(caller, scripted, no_work, make_runner):
     job = submit(caller)
