@@ -26,6 +26,8 @@ function opened(event) {
   const menu = event.target;
   if (event.newState !== "open" || !menu.classList.contains("menu")) return;
   place(menu, openerOf(event));
+  // Until now it could not be seen, so that it does not jump.
+  menu.dataset.placed = "";
   items(menu)[0]?.focus();
 }
 
@@ -48,6 +50,7 @@ function keys(event) {
 }
 
 export function startMenus() {
+  document.addEventListener("beforetoggle", (event) => delete event.target.dataset.placed, true);
   document.addEventListener("toggle", opened, true);
   document.addEventListener("keydown", keys);
   document.addEventListener("click", (event) => {

@@ -2,11 +2,14 @@
 
 import json
 import re
+from datetime import date
 from uuid import uuid4
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from billing.allowance import BudgetExceeded, Short
+from completions.failures import budget_exceeded, error_object
 from looms import edits
 from looms.models import Loom, Node
 from tests.accounts.factory import make_user
@@ -418,6 +421,40 @@ def test_a_refused_setting_is_marked_and_a_cold_model_says_how_far_it_is(
     expect(page.locator("#start-line")).to_contain_text("left")
     press(page, "Stop")
     expect(page.locator("#start-line")).to_be_hidden()
+
+
+@pytest.mark.row("A-330", "A-333")
+def test_a_node_that_failed_for_its_tokens_says_why_and_links_to_more(page_for: PageFor) -> None:
+    user = make_user()
+    cause = BudgetExceeded(tokens=900, short=Short.BUDGET, refills_on=date(2026, 12, 1))
+    failure = budget_exceeded(cause, 900)
+    assert "http" in failure.message
+    loom = tale(user, status="failed", error=json.dumps(error_object(failure)))
+    page = page_for(user, f"/loom/{loom.id}")
+    row(page, "time").click()
+    fault = page.locator("#text-fault")
+    expect(fault).to_have_text(
+        "This request can use up to 900 tokens, more than your token budget has left. "
+        "Request more tokens"
+    )
+    link = fault.get_by_role("link", name="Request more tokens")
+    expect(link).to_have_attribute("href", "/usage/request")
+
+
+def test_a_small_graph_opens_whole_and_a_large_one_at_the_node_that_is_read(
+    page_for: PageFor,
+) -> None:
+    user = make_user()
+    small = plant(user, {"Once": None, " upon": "Once", " a": " upon"})
+    deep = {"Once": None} | {f" {n}": f" {n - 1}" if n else "Once" for n in range(30)}
+    for loom, is_whole in ((small, True), (plant(user, deep), False)):
+        page = page_for(user, f"/loom/{loom.id}")
+        page.keyboard.press("End")
+        page.get_by_role("button", name="Graph").click()
+        graph = page.locator("#graph")
+        expect(graph.locator('[aria-selected="true"]')).to_be_in_viewport()
+        assert graph.evaluate("e => e.scrollWidth <= e.clientWidth") == is_whole
+        assert graph.get_attribute("data-size") == "words"
 
 
 @pytest.mark.row("A-133", "A-099")

@@ -1,10 +1,14 @@
 """Compare in a real browser: several models side by side."""
 
 import re
+from datetime import date
 
 import pytest
+from django.utils import timezone
 from playwright.sync_api import Page, expect
 
+from billing.allowance import BudgetExceeded, Short
+from completions.failures import budget_exceeded, stored
 from jobs.models import Run
 from tests.billing.factory import make_user_with
 from tests.browser.conftest import PageFor
@@ -110,3 +114,43 @@ def test_chosen_runs_are_compared_and_restore_waits_for_running_ones(
     page.get_by_role("button", name="Settings of model 2").click()
     expect(setting(page, "top_k")).to_have_value("5")
     assert Run.objects.of(rich.id).count() == 2
+
+
+@pytest.mark.row("A-253", "A-575")
+def test_failed_runs_name_no_address_and_each_menu_opens_beside_its_own_button(
+    page_for: PageFor, rich
+) -> None:
+    cause = BudgetExceeded(tokens=900, short=Short.BUDGET, refills_on=date(2026, 12, 1))
+    error = stored(budget_exceeded(cause, 900))
+    now = timezone.now()
+    for number in range(1, 6):
+        Run.objects.create(
+            user=rich,
+            number=number,
+            model="desk",
+            state="failed",
+            created_at=now,
+            finished_at=now,
+            error=error,
+            settings={"max_tokens": 4},
+            body=b'{"model": "desk", "prompt": "A bell", "max_tokens": 4}',
+        )
+    page = page_for(rich, "/playground")
+    expect(page.locator(".run .fault")).to_have_text(
+        "This request can use up to 900 tokens, more than your token budget has left. "
+        "Request more tokens Nothing was charged."
+    )
+    expect(page.locator("#runs .run-text")).to_have_text(
+        ["This request can use up to 900 tokens, more than your token budget has left."] * 5
+    )
+    menu = page.locator("#run-menu")
+    for number in (5, 1):
+        button = page.get_by_role("button", name=f"Menu of Run {number}")
+        button.click()
+        expect(menu).to_be_visible()
+        beside, at = button.bounding_box(), menu.bounding_box()
+        below = abs(at["y"] - (beside["y"] + beside["height"]))
+        above = abs(at["y"] + at["height"] - beside["y"])
+        assert min(below, above) <= 8, (number, beside, at)
+        page.keyboard.press("Escape")
+        expect(menu).to_be_hidden()

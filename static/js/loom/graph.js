@@ -10,6 +10,7 @@ const LINE = 34;
 const EDGE = 24;
 const TURN = 28;
 const LEAST = 0.1;
+const READABLE = 0.6;
 const MOST = 2;
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -84,17 +85,27 @@ export class Graph {
     this.draw();
   }
 
-  /** Bring the whole graph into view, as far as it can be read then. */
-  fit() {
+  /** The zoom at which the whole graph is in view. */
+  get #whole() {
     const { width, height } = (this.layout ??= layOut(this.tree));
     const across = this.box.clientWidth / (width * COLUMN + 2 * EDGE);
     const down = this.box.clientHeight / (height * LINE + 2 * EDGE);
-    this.#zoomTo(Math.min(1, across, down));
+    return Math.min(1, across, down);
+  }
+
+  /** Bring the whole graph into view, as far as it can be read then. */
+  fit() {
+    this.#zoomTo(this.#whole);
   }
 
   draw() {
     if (!this.isShown) return;
     this.layout ??= layOut(this.tree);
+    if (!this.isOpened) {
+      // At first all of a small graph shows; of a large one, the Node that is read.
+      this.isOpened = true;
+      if (this.#whole >= READABLE) this.zoom = this.#whole;
+    }
     const { places, width, height } = this.layout;
     this.sizer.style.width = `${(width * COLUMN + 2 * EDGE) * this.zoom}px`;
     this.sizer.style.height = `${(height * LINE + 2 * EDGE) * this.zoom}px`;

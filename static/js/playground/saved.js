@@ -49,12 +49,12 @@ export class SavedVectors {
     const [box, about] = [`saved-${saved.id}`, `about-${saved.id}`];
     const act = (text, does) =>
       make("button", { type: "button", class: "plain", text, id: `${text.toLowerCase()}-${saved.id}`, "aria-label": `${text} ${saved.name}`, onclick: does });
-    const facts = [wordsOf({ ...saved, normMatch: saved.norm_match }), `${saved.layers.length} × ${saved.width.toLocaleString("en-US")}`];
+    const facts = [wordsOf({ ...saved, normMatch: saved.norm_match }), `${saved.layers.length} × ${saved.width.toLocaleString("en-US")} numbers`];
     return make(
       "li",
       {},
       make("input", { type: "radio", name: "saved", id: box, disabled: why !== null, "aria-describedby": about, onchange: () => this.chosen(saved) }),
-      make("label", { for: box, class: "one-line", title: saved.name, text: saved.name }),
+      make("label", { for: box, text: saved.name }),
       make("div", { class: "actions" }, act("Rename", () => this.#rename(saved)), this.#download(saved), act("Delete", () => this.#delete(saved))),
       make(
         "div",

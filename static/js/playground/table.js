@@ -81,7 +81,7 @@ export class Table {
     const isEmpty = !this.rows.length;
     document.getElementById("no-runs").hidden = !isEmpty;
     document.getElementById("runs-scroll").hidden = isEmpty;
-    document.getElementById("export-all").hidden = isEmpty;
+    document.getElementById("runs-acts").hidden = isEmpty;
   }
 
   #groupRow(comparison, runs) {
