@@ -63,13 +63,16 @@ UPDATE {table} SET owner = %(owner)s, attempt = gen_random_uuid() WHERE id = (
 """
 _BARRED = """
 {lanes}, barred AS MATERIALIZED (
-  SELECT w.id FROM lanes
+  SELECT mine.id FROM lanes
   JOIN accounts_user u ON u.id = lanes.user_id
   LEFT JOIN accounts_apikey k ON k.id = lanes.key_id
-  JOIN {table} w ON w.lane = lanes.lane AND w.model = lanes.model
-    AND w.state = 'queued' AND w.owner IS NULL
+  CROSS JOIN LATERAL (
+    SELECT w.id FROM {table} w
+    WHERE w.state = 'queued' AND w.owner IS NULL
+      AND w.lane = lanes.lane AND w.model = lanes.model
+    ORDER BY w.created_at, w.id LIMIT %(most)s FOR UPDATE SKIP LOCKED) mine
   WHERE u.suspended_at IS NOT NULL OR k.revoked_at IS NOT NULL
-  LIMIT %(most)s FOR UPDATE OF w SKIP LOCKED
+  LIMIT %(most)s
 )
 UPDATE {table} SET owner = %(owner)s, attempt = gen_random_uuid()
 WHERE id IN (SELECT id FROM barred) RETURNING id
@@ -114,9 +117,7 @@ def claim(
     """
     if room < 1 or not waiting(model).exists():
         return []
-    table = connection.ops.quote_name(model._meta.db_table)
-    turns = _TURNS.format(table=table) if by_turns else ""
-    statement = _FIRST.format(lanes=_LANES.format(table=table), table=table, order=turns)
+    statement = _statement(_FIRST, model, by_turns=by_turns)
     taken: list[UUID] = []
     with transaction.atomic(), connection.cursor() as cursor:
         number = crc32(model._meta.label.encode()) - 2**31
@@ -137,6 +138,13 @@ def claim(
     return [rows[each] for each in taken if each in rows]
 
 
+def _statement(template: str, model: type[Work], *, by_turns: bool = False) -> str:
+    """Return a statement for the table of a kind of work."""
+    table = connection.ops.quote_name(model._meta.db_table)
+    turns = _TURNS.format(table=table) if by_turns else ""
+    return template.format(lanes=_LANES.format(table=table), table=table, order=turns)
+
+
 def claim_barred(model: type[Work], *, owner: UUID, most: int) -> list[Work]:
     """Take waiting work of revoked keys and suspended Users in hand, to end it (C-613, C-614).
 
@@ -148,8 +156,7 @@ def claim_barred(model: type[Work], *, owner: UUID, most: int) -> list[Work]:
     """
     if not waiting(model).exists():
         return []
-    table = connection.ops.quote_name(model._meta.db_table)
-    statement = _BARRED.format(lanes=_LANES.format(table=table), table=table)
+    statement = _statement(_BARRED, model)
     with transaction.atomic(), connection.cursor() as cursor:
         if not Owner.objects.filter(token=owner).exists():
             raise OwnerLost(f"the lease {owner} was reaped")

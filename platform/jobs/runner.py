@@ -151,16 +151,21 @@ class Runner:
             if desk.outage.pause and not is_rung:
                 continue
             try:
-                await in_database(self._rescue, desk.kind)
+                await in_database(self._tidy, desk.kind)
                 async with self._taking:
                     if not self._stopping:
-                        await in_database(self._bar, desk.kind)
                         await self._take(desk)
             except DatabaseError as away:
                 desk.outage.failed(away)
             else:
                 desk.outage.over()
         self.looked_at = time.time()
+
+    @classmethod
+    def _tidy(cls, kind: Kind[Any]) -> None:
+        """End what nobody will run: it takes no room."""
+        cls._rescue(kind)
+        cls._bar(kind)
 
     @staticmethod
     def _rescue(kind: Kind[Any]) -> None:

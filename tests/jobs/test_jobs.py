@@ -134,7 +134,7 @@ def test_a_job_without_max_tokens_is_checked_as_one_of_sixteen(caller, no_work, 
     from completions.failures import Failure
     from jobs.job_kind import JOB
 
-    vector = {"layer_indices": [0], "activations": [[0.5] * 64], "position_indices": [18]}
+    vector = {"layer_indices": [0], "activations": [[[0.5] * 64]], "position_indices": [18]}
     submit(caller, max_tokens=None, apply_steering_vectors=[vector])
     beyond = [vector | {"position_indices": [19]}]
     error = refused(caller, 400, max_tokens=None, apply_steering_vectors=beyond)
