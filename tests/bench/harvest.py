@@ -1,205 +1,204 @@
-"""Harvest speed against a plain transformers forward, in one run: script/bench harvest.
+"""`script/bench harvest`: a harvest from submission to files, beside the engine's own speed.
 
-Both read the same prompts of mixed length through all Layers of the default model, in float32 and
-bfloat16, taking turns. The plain forward pads its batches, keeps nothing and has no LM head; of its
-batch sizes the best one counts. The harvest writes its files. The ratios are of wall time and of
-the process's CPU time, since neighbours on the machine disturb the first.
+End to end is what a client waits for: `POST /v1/harvest`, a runner that takes it up, a worker in a
+process of its own, files, and the answer that says `done`. The engine's own speed is that of the
+harvest library alone in this process, from the same texts to files. Both take turns on the same
+prompts of mixed length, all Layers of the default model. The worker's first harvest, which loads
+the model, stands apart.
+
+With `--plain` the library is also compared with a plain transformers forward, which takes longer.
 """
 
 import argparse
+import contextlib
 import os
-import shutil
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-import torch
-from transformers import AutoModelForCausalLM
-
-from inference.catalogue import load_catalogue
-from inference.engine import compiling, kernels, loading
-from inference.engine.loading import LoadedModel
-from inference.harvest.folder import FolderSink
-from inference.harvest.request import HarvestRequest, Projection
-from inference.harvest.run import HarvestLimits, harvest
-from inference.preparation import prepare
-
 ROOT = Path(__file__).resolve().parents[2]
-MODELS = {
-    "float32": "smollm2-135m-instruct-q4",
-    "bfloat16": "smollm2-135m-instruct-q4-bf16",
-}
+sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
+os.environ["CATALOGUE_PATH"] = str(ROOT / "deploy" / "catalogue.toml")
+os.environ["RATE_LIMIT_PER_MINUTE"] = "1000000"
+os.environ["LOG_LEVEL"] = "WARNING"
+import tests.servers  # noqa: E402 -- says where PostgreSQL and Valkey are, before Django
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+
+import django  # noqa: E402
+
+tests.servers.start()
+django.setup()
+
+import httpx  # noqa: E402
+import torch  # noqa: E402
+from django.conf import settings  # noqa: E402
+from django.core.management import call_command  # noqa: E402
+
+from inference import catalogue, harvesting, valkey  # noqa: E402
+from inference.engine.loading import LoadedModel  # noqa: E402
+from inference.fleet import Fleet, harvest_worker  # noqa: E402
+from tests.bench.parts import plain_forward  # noqa: E402
+from tests.live import end, eventually, start_process, web_process  # noqa: E402
+
+PARTS = ("load_s", "forward_s", "save_s", "upload_s")
+READY_SECONDS = 120
+
+
+def key_of_a_reader() -> str:
+    """The key of a User with many tokens."""
+    from accounts.keys import create_key
+    from accounts.models import User
+    from billing.grants import grant
+
+    user = User.objects.create_user(email="bench@example.org")
+    grant(user_id=user.id, tokens=10**12, by=None)
+    return create_key(user=user, name="bench")[1]
+
+
+@contextlib.contextmanager
+def service(logs: Path, model: str) -> Iterator[httpx.Client]:
+    """A web process, a runner in this process, and a harvest worker that waits without a model."""
+    from billing.models import OwnerKind
+    from completions.owner import own_as
+    from harvests.following import HarvestKind
+    from jobs.runner import RunnerThread
+
+    own_as(OwnerKind.RUNNER)
+    runner = RunnerThread((HarvestKind(),))
+    runner.start()
+    worker = start_process("worker", f"harvest.{model}", log=logs / "harvest-worker.log")
+    try:
+        with (
+            web_process(logs / "web.log") as web,
+            httpx.Client(
+                base_url=web.address,
+                headers={"Authorization": f"Bearer {key_of_a_reader()}"},
+                timeout=120,
+            ) as client,
+        ):
+            fleet = Fleet(valkey.connection())
+            eventually(lambda: fleet.workers(harvest_worker(model)), READY_SECONDS)
+            yield client
+    finally:
+        end(worker)
+        runner.stop(0)
 
 
 @dataclass
-class Rival:
-    """One way to read the prompts, and what its rounds took."""
+class Harvested:
+    """What one harvest through the service took."""
 
-    name: str
-    run: Callable[[], None]
     tokens: int
-    wall: list[float]
-    cpu: list[float]
-
-    def go(self) -> None:
-        wall, cpu = time.monotonic(), time.process_time()
-        self.run()
-        self.wall.append(time.monotonic() - wall)
-        self.cpu.append(time.process_time() - cpu)
+    seconds: float
+    """From before its submission until `done` was read."""
+    timings: dict[str, float]
 
     @property
     def speed(self) -> float:
-        return self.tokens / statistics.median(self.wall)
+        return self.tokens / self.seconds
 
     @property
-    def cpu_speed(self) -> float:
-        return self.tokens / statistics.median(self.cpu)
+    def beside(self) -> float:
+        """Seconds outside the worker's own: the queue, rows, looks and answers."""
+        return self.seconds - sum(self.timings.values())
 
 
-def prompts_of(loaded: LoadedModel, count: int, mixed: bool) -> list[str]:
-    """Texts of words: of 20 to 250 tokens, or of about 128."""
-    generator = np.random.default_rng(7)
-    words = ["river", "stone", "seven", "of", "the", "light", "a", "under", "and", "slowly"]
-    lengths = generator.integers(20, 250, count) if mixed else np.full(count, 128)
-    return [" ".join(generator.choice(words, length)) for length in lengths]
+def end_to_end(client: httpx.Client, model: str, texts: list[str]) -> Harvested:
+    """Submit one harvest, wait for its end as a client does, and open its manifest."""
+    began = time.monotonic()
+    body = {"model": model, "prompts": texts, "layers": "all"}
+    answer = client.post("/v1/harvest", json=body)
+    answer.raise_for_status()
+    while answer.json()["status"] in ("pending", "running"):
+        address = f"/v1/harvest/{answer.json()['job_id']}"
+        answer = client.get(address, params={"wait": "60"})
+        answer.raise_for_status()
+    seconds = time.monotonic() - began
+    made = answer.json()
+    assert made["status"] == "done", made
+    result = made["result"]
+    manifest = client.get(httpx.URL(result["manifest_url"]).raw_path.decode())
+    assert len(manifest.json()["prompts"]) == len(texts), manifest.text[:300]
+    return Harvested(result["tokens"], seconds, result["timings"])
 
 
-def plain(model: torch.nn.Module, ids: list[list[int]], batch: int) -> Callable[[], None]:
-    """transformers' own forward of the decoder, padded on the right, sorted by length."""
-    ordered = sorted(ids, key=len)
+@dataclass
+class Own:
+    """The harvest library alone, in this process."""
 
-    @torch.inference_mode()
-    def run() -> None:
-        for start in range(0, len(ordered), batch):
-            some = ordered[start : start + batch]
-            width = max(map(len, some))
-            tokens = torch.tensor([one + [0] * (width - len(one)) for one in some])
-            mask = torch.tensor([[1] * len(one) + [0] * (width - len(one)) for one in some])
-            model(input_ids=tokens, attention_mask=mask, use_cache=False)
+    loaded: LoadedModel
+    texts: list[str]
+    tokens: int
+    seconds: list[float] = field(default_factory=list)
 
-    return run
+    def go(self, folder: Path) -> None:
+        batch = settings.BASALT.harvest_batch_tokens
+        run = plain_forward.harvesting(self.loaded, self.texts, folder, batch)
+        began = time.monotonic()
+        run()
+        self.seconds.append(time.monotonic() - began)
 
-
-def harvesting(
-    loaded: LoadedModel, texts: list[str], folder: Path, batch_tokens: int, **fields: object
-) -> Callable[[], None]:
-    """A whole harvest, from texts to files."""
-    request = HarvestRequest(
-        run_id="bench",
-        model_id="bench",
-        model_identity="bench",
-        prompts=texts,
-        max_tokens=8191,
-        **{"layers": tuple(range(loaded.stream.layers)), **fields},
-    )
-
-    def run() -> None:
-        sink = FolderSink(folder / "out")
-        sink.prepare()
-        outcome = harvest(
-            loaded,
-            request,
-            sink,
-            check=lambda: None,
-            report=lambda progress: None,
-            limits=HarvestLimits(batch_tokens=batch_tokens),
-        )
-        sink.commit()
-        run.outcome = outcome
-        shutil.rmtree(sink.target)
-
-    return run
+    @property
+    def speed(self) -> float:
+        return self.tokens / statistics.median(self.seconds)
 
 
-def compare(dtype: str, count: int, mixed: bool, rounds: int, batches: list[int], sizes: list[int]):
-    catalogue = load_catalogue(ROOT / "deploy" / "catalogue.toml")
-    models = Path(os.environ.get("MODELS_DIR", ROOT / "var" / "models"))
-    folder = prepare(catalogue.entry(MODELS[dtype]), models, lambda progress: None).folder
-    loaded = loading.load(
-        folder,
-        dtype=dtype,
-        device="cpu",
-        max_model_len=8192,
-        report=lambda stage: None,
-        kernels=kernels.find(folder.parent / compiling.FOLDER),
-    )
-    whole = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
-    texts = prompts_of(loaded, count, mixed)
-    ids = [one.ids for one in loaded.tokenizer.encode_batch(texts)]
-    tokens = sum(map(len, ids))
-    directions = np.random.default_rng(1).normal(size=(64, loaded.stream.hidden))
-    projection = Projection.check(directions.astype(np.float32))
-    with tempfile.TemporaryDirectory() as scratch:
-        place = Path(scratch)
-        rivals = (
-            [
-                Rival(
-                    f"plain forward, batch {size}",
-                    plain(whole.base_model, ids, size),
-                    tokens,
-                    [],
-                    [],
-                )
-                for size in sizes
-            ]
-            + [
-                Rival(
-                    f"harvest, {size} tokens",
-                    harvesting(loaded, texts, place, size),
-                    tokens,
-                    [],
-                    [],
-                )
-                for size in batches
-            ]
-            + [
-                Rival(
-                    "harvest, 64 directions",
-                    harvesting(loaded, texts, place, batches[0], projection=projection),
-                    tokens,
-                    [],
-                    [],
-                ),
-                Rival(
-                    "harvest, Layers 7, 15, 22",
-                    harvesting(loaded, texts, place, batches[0], layers=(7, 15, 22)),
-                    tokens,
-                    [],
-                    [],
-                ),
-            ]
-        )
+def measure(prompts: int, rounds: int) -> None:
+    """Take turns and print both speeds."""
+    entry = catalogue.current().default
+    loaded = harvesting.load(entry, harvesting.confirmed(entry), lambda stage: None)
+    texts = plain_forward.prompts_of(loaded, prompts, mixed=True)
+    tokens = sum(len(one.ids) for one in loaded.tokenizer.encode_batch(texts))
+    own = Own(loaded, texts, tokens)
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        service(tests.servers.logs(), entry.id) as client,
+    ):
+        first = end_to_end(client, entry.id, texts)
+        whole: list[Harvested] = []
         for _ in range(rounds):
-            for rival in rivals:
-                rival.go()
-    best = max((r for r in rivals if r.name.startswith("plain")), key=lambda r: r.speed)
-    best_cpu = max((r for r in rivals if r.name.startswith("plain")), key=lambda r: r.cpu_speed)
-    print(f"\n{dtype}, {count} prompts of {'20 to 250' if mixed else '128'} words, {tokens} tokens")
-    for rival in rivals:
-        print(
-            f"  {rival.name:28} {rival.speed:7.0f} tokens/s  {rival.speed / best.speed:5.2f}x"
-            f"   CPU {rival.cpu_speed:7.0f}  {rival.cpu_speed / best_cpu.cpu_speed:5.2f}x"
-        )
-    print(rivals[len(sizes)].run.outcome)
+            own.go(Path(scratch))
+            whole.append(end_to_end(client, entry.id, texts))
+    assert {each.tokens for each in (first, *whole)} == {tokens}
+    speed = statistics.median(each.speed for each in whole)
+    print(f"{entry.id}, {prompts} prompts of 20 to 250 words, {tokens} tokens, all Layers")
+    print(f"  the engine's own harvest          {own.speed:7.0f} tokens/s")
+    print(f"  submitted to files                {speed:7.0f} tokens/s  {speed / own.speed:5.2f}x")
+    print(
+        f"  the first, which loads the model  {first.speed:7.0f} tokens/s"
+        f"  {first.speed / own.speed:5.2f}x"
+    )
+    for name in PARTS:
+        seconds = statistics.median(each.timings[name] for each in whole)
+        print(f"    {name:10} {seconds:8.2f} s, the first {first.timings[name]:.2f} s")
+    beside = statistics.median(each.beside for each in whole)
+    print(f"    {'the rest':10} {beside:8.2f} s, the first {first.beside:.2f} s")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--prompts", type=int, default=48)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--batch-tokens", type=int, nargs="+", default=[1024])
-    parser.add_argument("--sizes", type=int, nargs="+", default=[4, 8, 16])
-    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
-    asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
-    for dtype in asked.dtypes:
-        for mixed in (True, False):
-            compare(dtype, asked.prompts, mixed, asked.rounds, asked.batch_tokens, asked.sizes)
+    """Run the benchmark."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--prompts", type=int, default=32)
+    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--plain", action="store_true", help="beside transformers as well")
+    options.add_argument("--batch-tokens", type=int, nargs="+", default=[1024])
+    options.add_argument("--sizes", type=int, nargs="+", default=[4, 8, 16])
+    options.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
+    asked = options.parse_args()
+    call_command("migrate", verbosity=0)
+    measure(asked.prompts, asked.rounds)
+    if asked.plain:
+        torch.set_num_threads(os.cpu_count() or 1)
+        for dtype in asked.dtypes:
+            for mixed in (True, False):
+                plain_forward.compare(
+                    dtype, asked.prompts, mixed, asked.rounds, asked.batch_tokens, asked.sizes
+                )
 
 
 if __name__ == "__main__":
