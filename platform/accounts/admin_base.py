@@ -4,7 +4,7 @@ Admins change; staff decide and read (issue: roles). A list counts no further th
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from django.urls import reverse
 from django.utils.functional import cached_property
 from unfold import decorators
 from unfold.admin import ModelAdmin
+from unfold.views import ChangeList
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -38,6 +39,26 @@ class BoundedPaginator(Paginator):  # type: ignore[type-arg]
         return rows[:MOST_ROWS].count()
 
 
+class OfferingList(ChangeList):  # type: ignore[misc]
+    """A list whose rows know which of its dialogs suit them."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        """Read the page, then what the menu of each row offers."""
+        super().get_results(request)
+        self.result_list = list(self.result_list)  # type: ignore[has-type]
+        self.look_at(request, self.result_list)
+        for row in self.result_list:
+            names = self.model_admin.offered(request, row)
+            row.offered = None if names is None else [self.address_of(name) for name in names]
+
+    def look_at(self, request: HttpRequest, rows: list[Any]) -> None:
+        """Read what else the rows of the page tell."""
+
+    def address_of(self, name: str) -> str:
+        """Return the name of a dialog's address, as the template asks for it."""
+        return f"admin:{self.opts.app_label}_{self.opts.model_name}_{name}"
+
+
 class RoleAdmin(ModelAdmin):  # type: ignore[misc]
     """Rows that everybody with a role reads, and only admins change."""
 
@@ -46,6 +67,24 @@ class RoleAdmin(ModelAdmin):  # type: ignore[misc]
     list_per_page = 50
     compressed_fields = True
     list_filter_submit = True
+
+    def get_changelist(self, request: HttpRequest, **known: Any) -> type[OfferingList]:
+        """Return the list whose rows know their dialogs."""
+        return OfferingList
+
+    def offered(self, request: HttpRequest, row: Any) -> Sequence[str] | None:
+        """Return the names of the dialogs that suit a row now; None where all do."""
+        return None
+
+    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> list[Any]:
+        """Return the dialogs that the page of a row leads to: those that suit it."""
+        acts: list[Any] = super().get_actions_detail(request, object_id)
+        row = self.get_object(request, object_id) if acts else None
+        names = self.offered(request, row) if row is not None else None
+        if names is None:
+            return acts
+        before = f"{self.opts.app_label}_{self.opts.model_name}_"
+        return [act for act in acts if act.action_name.removeprefix(before) in names]
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         """Whether the model shows at all."""

@@ -108,6 +108,10 @@ class ApiKeyAdmin(ReadOnlyAdmin):
     actions = tuple(bulk(what) for what in (Pause, Resume, Revoke))
     actions_row = ("grant",)
 
+    def offered(self, request: HttpRequest, row: ApiKey) -> Sequence[str]:
+        """Return what suits a key: a revoked one gets nothing more."""
+        return ("grant",) if row.revoked_at is None else ()
+
     @admin.display(description="Status")
     def status(self, key: ApiKey) -> str:
         """Active, paused or revoked."""

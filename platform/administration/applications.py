@@ -1,5 +1,6 @@
 """Applications and Invites in the admin (A-393 to A-403)."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from django import forms
@@ -108,6 +109,14 @@ class ApplicationAdmin(ReadOnlyAdmin):
         shown = {**(extra_context or {}), "application": application, "title": application.email}
         page: HttpResponse = super().change_view(request, object_id, form_url, shown)
         return page
+
+    def offered(self, request: HttpRequest, row: Application) -> Sequence[str]:
+        """Return what suits an Application: a decision while open, the email once approved."""
+        by_status = {
+            ApplicationStatus.OPEN.value: ("approve", "reject"),
+            ApplicationStatus.APPROVED.value: ("send_again",),
+        }
+        return by_status.get(row.status, ())
 
     @admin.display(description="Planned usage")
     def planned(self, application: Application) -> str:
@@ -277,6 +286,10 @@ class InviteAdmin(ReadOnlyAdmin):
                 form=InviteForm,
             ),
         )
+
+    def offered(self, request: HttpRequest, row: Invite) -> Sequence[str]:
+        """Return what suits an Invite: only an open one is withdrawn."""
+        return ("withdraw",) if row.status == "Open" else ()
 
     @admin.display(description="Sent", ordering="sent_at")
     def sent(self, invite_: Invite) -> str:

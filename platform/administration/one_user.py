@@ -203,9 +203,9 @@ ALL: tuple[UserDialog, ...] = (*ROW, SetHarvests(), WriteRemark())
 
 
 def offered(user: User, facts: Facts, by: UUID) -> list[str]:
-    """Return the names of the addresses that the row's menu leads to, for the admin `by` (U-16)."""
+    """Return the names of the row's dialogs that suit a User, for the admin `by` (U-16)."""
     return [
-        f"admin:accounts_user_{dialog.name}"
+        dialog.name
         for dialog in ROW
         if dialog.suits(user, facts) and (dialog.for_oneself or user.id != by)
     ]

@@ -1,6 +1,6 @@
 """Requests for tokens in the admin (A-404 to A-410)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django import forms
@@ -106,6 +106,10 @@ class TokenRequestAdmin(ReadOnlyAdmin):
         }
         page: HttpResponse = super().change_view(request, object_id, form_url, shown)
         return page
+
+    def offered(self, request: HttpRequest, row: TokenRequest) -> Sequence[str]:
+        """Return what suits a request: it is decided once (A-410), and read at any time."""
+        return ("read", "approve", "reject") if row.status == Decision.WAITING else ("read",)
 
     @admin.display(description="Tokens")
     def asked(self, request_: TokenRequest) -> str:

@@ -4,15 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.contrib import admin
-from django.contrib.admin.views.main import ChangeList
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.urls import reverse
-from unfold.views import ChangeList as UnfoldChangeList
 
 from accounts.actions import note
-from accounts.admin_base import RoleAdmin, action, by_of, id_of
+from accounts.admin_base import OfferingList, RoleAdmin, action, by_of, id_of
 from accounts.models import User
 from administration import many_users, one_user
 from administration.bulk import change_many
@@ -26,18 +24,14 @@ from administration.user_dialog import UserDialog
 BulkAction = Callable[["UserAdmin", HttpRequest, QuerySet[User]], HttpResponse]
 
 
-class UserList(UnfoldChangeList):  # type: ignore[misc]
+class UserList(OfferingList):
     """Reads the facts of the Users on the page that is shown."""
 
-    def get_results(self, request: HttpRequest) -> None:
-        """Read the page, then what its rows tell."""
-        super().get_results(request)
-        users: list[User] = list(self.result_list)  # type: ignore[has-type]
-        facts = facts_of(users)
-        for user in users:
+    def look_at(self, request: HttpRequest, rows: list[User]) -> None:
+        """Read the facts of the rows."""
+        facts = facts_of(rows)
+        for user in rows:
             user.facts = facts[user.id]  # type: ignore[attr-defined]
-            user.offered = offered(user, facts[user.id], by_of(request))  # type: ignore[attr-defined]
-        self.result_list = users
 
 
 def bulk(what: type[ManyUsers]) -> BulkAction:
@@ -87,7 +81,11 @@ class UserAdmin(RoleAdmin):
         """Refuse: a User comes from an approval, an Invite, or a command (A-012, A-013)."""
         return False
 
-    def get_changelist(self, request: HttpRequest, **known: Any) -> type[ChangeList]:
+    def offered(self, request: HttpRequest, row: User) -> Sequence[str]:
+        """Return the row's dialogs that suit a User (U-16)."""
+        return offered(row, _facts(row), by_of(request))
+
+    def get_changelist(self, request: HttpRequest, **known: Any) -> type[OfferingList]:
         """Return the list that reads the facts of its page."""
         return UserList
 
@@ -219,7 +217,7 @@ class UserAdmin(RoleAdmin):
             "acts": [
                 (act.description, reverse(f"admin:{act.action_name}", args=[object_id]))
                 for act in self.get_actions_row(request)
-                if f"admin:{act.action_name}" in suits
+                if act.action_name.removeprefix("accounts_user_") in suits
             ],
         }
         page: HttpResponse = super().change_view(request, object_id, form_url, shown)

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import connection
-from django.db.models import Count, F, Q, QuerySet, Sum
+from django.db.models import Count, Q, QuerySet, Sum
 from django.utils import timezone
 
 from access.models import Application
@@ -69,14 +69,6 @@ class Report:
         return next((table for table in self.tables if table.name == name), None)
 
 
-def usage(days: Days) -> QuerySet[DailyUsage]:
-    """Return the daily sums of a report's days, User and model."""
-    rows = DailyUsage.objects.filter(day__range=(days.first, days.last)).order_by()
-    if days.user_id:
-        rows = rows.filter(user=days.user_id)
-    return rows.filter(model=days.model) if days.model else rows
-
-
 def outsiders() -> QuerySet[User]:
     """Return the Users who are no team accounts."""
     return User.objects.filter(is_staff=False, team=False, deleted_at=None)
@@ -103,21 +95,22 @@ def users(days: Days) -> Report:
     return Report(facts, (_daily_numbers(days, new),))
 
 
+RAN_OF_DAYS = """
+SELECT day, count(*), sum(completions)::bigint, sum(tokens)::bigint FROM (
+    SELECT d.day, d.user_id, sum(d.completions) AS completions,
+           sum(d.prompt_tokens + d.completion_tokens) AS tokens
+    FROM billing_dailyusage d JOIN accounts_user u ON u.id = d.user_id
+    WHERE d.day BETWEEN %s AND %s AND NOT u.is_staff AND NOT u.team AND u.deleted_at IS NULL
+    GROUP BY 1, 2
+) of_users GROUP BY 1
+"""
+
+
 def _daily_numbers(days: Days, new: QuerySet[User]) -> Table:
     joined = _by_day(new.values_list("created_at__date").annotate(n=Count("id")))
-    ran = _by_day(
-        usage(days)
-        .filter(user__in=outsiders())
-        .values_list("day")
-        .annotate(n=Count("user", distinct=True))
-    )
-    sums = {
-        day: (completions, tokens)
-        for day, completions, tokens in usage(days)
-        .filter(user__in=outsiders())
-        .values_list("day")
-        .annotate(n=Sum("completions"), tokens=Sum(F("prompt_tokens") + F("completion_tokens")))
-    }
+    with connection.cursor() as cursor:
+        cursor.execute(RAN_OF_DAYS, [days.first, days.last])
+        ran = {day: (users, n, tokens) for day, users, n, tokens in cursor.fetchall()}
     return Table(
         "daily",
         "Daily numbers",
@@ -130,7 +123,7 @@ def _daily_numbers(days: Days, new: QuerySet[User]) -> Table:
             Column("Feedback"),
         ),
         [
-            (day, joined.get(day, 0), ran.get(day, 0), *sums.get(day, (0, 0)), feedback.get(day, 0))
+            (day, joined.get(day, 0), *ran.get(day, (0, 0, 0)), feedback.get(day, 0))
             for feedback in [_feedback(days)]
             for day in days.each
         ],

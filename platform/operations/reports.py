@@ -21,6 +21,7 @@ from billing import spend_stop
 from billing.models import SpendStop
 from operations import analytics, spend, stop, traffic
 from operations.analytics import Days, Report
+from operations.sums import Split, summed
 from operations.tables import Column, Fact, Table
 from pages.usage import MOST_DAYS, days_of, presets
 
@@ -195,11 +196,10 @@ def page(request: HttpRequest, tab: str) -> HttpResponse:
         "most_days": MOST_DAYS,
     }
     if wanted.tab.filters:
-        used = analytics.usage(whole)
-        context["users"] = (
-            used.values_list("user_id", "user__email").distinct().order_by("user__email")
-        )[:MOST_USERS]
-        context["models"] = used.values_list("model", flat=True).distinct().order_by("model")
+        used = summed(whole, (Split.USER, Split.MODEL))
+        ran = User.objects.filter(id__in=list(used[Split.USER])).order_by("email")
+        context["users"] = ran.values_list("id", "email")[:MOST_USERS]
+        context["models"] = sorted(map(str, used[Split.MODEL]))
     return render(request, "admin/reports/page.html", context)
 
 

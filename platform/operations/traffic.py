@@ -1,20 +1,22 @@
 """What Analytics tells of requests, tokens and spend (A-473 to A-479, A-486 to A-488)."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
-from django.db import connection
 from django.db.models import F, Sum
 from django.utils import timezone
 
+from accounts.models import User
 from billing.models import Ending, Entry, Hold, HourlyUsage, Source, UnpaidRequests
 from operations import spend
-from operations.analytics import Days, Report, usage
+from operations.analytics import Days, Report
+from operations.hours import users_of_hours
+from operations.sums import Split, Sums, Value, summed
 from operations.tables import Cell, Column, Table
 
 LISTED = 50
@@ -30,45 +32,33 @@ _PAID = "Completions that were paid, by the day on which they began."
 
 def platform(days: Days) -> Report:
     """Return the tab `Platform` (A-473 to A-477)."""
-    by_source: dict[str, tuple[int, int, int]] = {
-        source: (n, given, taken)
-        for source, n, given, taken in usage(days)
-        .values_list("source")
-        .annotate(n=Sum("completions"), given=Sum("prompt_tokens"), taken=Sum("completion_tokens"))
-    }
-    by_model = (
-        usage(days)
-        .values_list("model")
-        .annotate(n=Sum("completions"), given=Sum("prompt_tokens"), taken=Sum("completion_tokens"))
-        .order_by("-n", "model")
-    )
-    sources = [(s.label, *by_source.get(s.value, (0, 0, 0))) for s in Source]
+    found = summed(days, (Split.DAY, Split.MODEL, Split.SOURCE))
+    by_source, by_model = found[Split.SOURCE], found[Split.MODEL]
     counted = (Column("Requests"), Column("Input tokens"), Column("Output tokens"))
+    sources = [
+        (s.label, *(by_source[s.value].counted if s.value in by_source else (0, 0, 0)))
+        for s in Source
+    ]
+    models = sorted(by_model, key=lambda model: (-by_model[model].completions, str(model)))
     return Report(
         (),
         (
-            _endings(days),
-            Table(
-                "sources", "Requests and tokens of each source", (Column("Source"), *counted),
-                sources, _PAID,
-            ),
-            Table(
-                "models", "Requests of each model", (Column("Model"), *counted),
-                list(by_model), _PAID,
-            ),
+            _endings(days, found[Split.DAY]),
+            Table("sources", "Requests and tokens of each source", (Column("Source"), *counted),
+                  sources, _PAID),
+            Table("models", "Requests of each model", (Column("Model"), *counted),
+                  [(str(model), *by_model[model].counted) for model in models], _PAID),
             _hours(days),
             spend_of_days(days),
         ),
     )  # fmt: skip
 
 
-def _endings(days: Days) -> Table:
+def _endings(days: Days, by_day: Mapping[Value, Sums]) -> Table:
     """Return the requests of each day by how they ended (A-473)."""
     paid = {
-        day: (n - failed - stopped, failed, stopped)
-        for day, n, failed, stopped in usage(days)
-        .values_list("day")
-        .annotate(n=Sum("completions"), failed_=Sum("failed"), stopped_=Sum("stopped"))
+        day: (sums.completions - sums.failed - sums.stopped, sums.failed, sums.stopped)
+        for day, sums in by_day.items()
     }
     unpaid: dict[date, dict[str, int]] = defaultdict(dict)
     rows = (
@@ -105,31 +95,16 @@ def _endings(days: Days) -> Table:
 
 _FAULTS = (Ending.SERVER_ERROR, Ending.TIMEOUT)
 
-HOURS = """
-SELECT extract(hour FROM h.hour AT TIME ZONE %(zone)s)::int, count(DISTINCT h.user_id)
-FROM billing_hourlyusage h JOIN accounts_user u ON u.id = h.user_id
-WHERE h.hour >= %(begins)s AND h.hour < %(ends)s
-      AND NOT u.is_staff AND NOT u.team AND u.deleted_at IS NULL
-GROUP BY 1
-"""
-
 
 def _hours(days: Days) -> Table:
     """Return how many Users ran in each hour of the day, as clocks show it (A-475)."""
     zones = settings.BASALT.analytics_time_zones
-    found: dict[str, dict[int, int]] = {}
-    with connection.cursor() as cursor:
-        for zone in zones:
-            cursor.execute(
-                HOURS,
-                {"zone": ZoneInfo(zone).key, "begins": days.begins, "ends": days.ends},
-            )
-            found[zone] = dict(cursor.fetchall())
+    found = users_of_hours([ZoneInfo(zone) for zone in zones], days.begins, days.ends)
     return Table(
         "hours",
         "Users of each hour of the day",
         (Column("Hour"), *(Column(zone, drawn=zone == zones[0]) for zone in zones)),
-        [(f"{hour:02}:00", *(found[zone].get(hour, 0) for zone in zones)) for hour in range(24)],
+        [(f"{hour:02}:00", *(of_zone.get(hour, 0) for of_zone in found)) for hour in range(24)],
         "Different Users with a paid Completion that began in that hour on any of the days, as the "
         "clock of each time zone shows it.",
     )
@@ -138,27 +113,31 @@ def _hours(days: Days) -> Table:
 def usage_report(days: Days) -> Report:
     """Return the tab `Usage` (A-478, A-479)."""
     tokens = (Column("Completions"), Column("Input tokens"), Column("Output tokens"))
+    found = summed(days, (Split.USER, Split.MODEL, Split.SOURCE))
 
-    def by(name: str) -> list[Sequence[Cell]]:
-        rows = (
-            usage(days)
-            .values_list(name)
-            .annotate(
-                n=Sum("completions"), given=Sum("prompt_tokens"), taken=Sum("completion_tokens")
-            )
-            .order_by((F("given") + F("taken")).desc(), name)
-        )
-        return [tuple(row) for row in rows[:RANKED]]
+    def ranked(split: Split, names: Mapping[Value, str]) -> list[Sequence[Cell]]:
+        sums = found[split]
+        named = sorted((-sums[value].tokens, names.get(value, str(value)), value) for value in sums)
+        return [(name, *sums[value].counted) for _, name, value in named]
 
+    users = found[Split.USER]
+    most = sorted(users, key=lambda user_id: -users[user_id].tokens)[:RANKED]
+    found[Split.USER] = {user_id: users[user_id] for user_id in most}
+    emails: dict[Value, str] = {
+        user.id: user.email for user in User.objects.filter(id__in=map(str, most)).only("email")
+    }
+    labels: dict[Value, str] = {source.value: str(source.label) for source in Source}
     return Report(
         (),
         (
-            Table("users", "Tokens of each User", (Column("User"), *tokens), by("user__email"),
+            Table("users", "Tokens of each User", (Column("User"), *tokens),
+                  ranked(Split.USER, emails),
                   f"Completions that were paid, by the day on which they began; the {RANKED:,} "
                   "Users with the most tokens."),
-            Table("models", "Tokens of each model", (Column("Model"), *tokens), by("model"), _PAID),
+            Table("models", "Tokens of each model", (Column("Model"), *tokens),
+                  ranked(Split.MODEL, {}), _PAID),
             Table("sources", "Tokens of each source", (Column("Source"), *tokens),
-                  [(Source(str(row[0])).label, *row[1:]) for row in by("source")], _PAID),
+                  ranked(Split.SOURCE, labels), _PAID),
             _newest(days),
             _changes(days),
         ),

@@ -1,6 +1,7 @@
 """Applications, Invites, token requests and feedback as the admin shows and decides them."""
 
 import json
+import re
 from uuid import uuid4
 
 import pytest
@@ -96,6 +97,37 @@ def test_an_application_is_approved_with_a_grant_and_mailed_again(press, admin):
     ]
     page = press(f"{LIST}{one.id}/reject/").content.decode()
     assert f"was approved already, by {admin.email}" in page
+
+
+@pytest.mark.row("A-398", "A-403", "A-410")
+def test_menus_offer_what_suits_the_state(desk, press, person):
+    """In the list and, but for Invites, on the page of the row."""
+
+    def offered(address: str) -> list[str]:
+        found = []
+        for page in (desk.get(address), desk.get(f"{address}{row.pk}/change/")):
+            links = re.findall(rf'href="{address}{row.pk}/([a-z]+)/"', page.content.decode())
+            found.append([link for link in links if link not in ("change", "history")])
+        listed, own = found
+        assert [act for act in listed if act != "read"] == own or address == INVITES
+        return listed
+
+    row = applied("dee@example.org")
+    assert offered(LIST) == ["approve", "reject"]
+    press(f"{LIST}{row.pk}/approve/")
+    assert offered(LIST) == ["again"]
+    row = applied("bo@example.org")
+    press(f"{LIST}{row.pk}/reject/")
+    assert offered(LIST) == []
+    row = asked(person)
+    assert offered(REQUESTS) == ["read", "approve", "reject"]
+    press(f"{REQUESTS}{row.pk}/reject/")
+    assert offered(REQUESTS) == ["read"]
+    press(f"{INVITES}add/", emails="cy@example.org", tokens="", tag="")
+    row = Invite.objects.get()
+    assert offered(INVITES) == ["withdraw"]
+    press(f"{INVITES}{row.pk}/withdraw/")
+    assert offered(INVITES) == []
 
 
 @pytest.mark.row("A-396")

@@ -2,9 +2,11 @@
 
 import csv
 import io
+import random
 import re
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.conf import settings
@@ -18,11 +20,20 @@ from access.models import Application
 from accounts.models import AdminAction, User
 from billing import spend_stop
 from billing.grants import grant
-from billing.models import Counted, Ending, OwnerKind, Source, UnpaidRequests, UsageStatus
+from billing.models import (
+    Counted,
+    Ending,
+    HourlyUsage,
+    OwnerKind,
+    Source,
+    UnpaidRequests,
+    UsageStatus,
+)
 from billing.owners import Lease, register
 from feedback.models import Kind, Note
 from operations import analytics, reports, spend, traffic
 from operations.analytics import Days, near, paces
+from operations.hours import periods, users_of_hours
 from operations.models import SpendKind, SpendSample, WarmWindow
 from operations.tables import Column, Table
 from tests.billing.factory import give_back, make_user_with, pay, take
@@ -208,6 +219,34 @@ def test_users_of_each_hour_as_five_clocks_show_it(lease):
     assert counted["UTC"] == {"22:00": 2}
     assert counted["Europe/Prague"] == {"23:00": 2}
     assert counted["America/New_York"] == {"18:00": 2}
+
+
+PLAIN = """
+SELECT extract(hour FROM hour AT TIME ZONE %s)::int, count(DISTINCT user_id)
+FROM billing_hourlyusage WHERE hour >= %s AND hour < %s GROUP BY 1
+"""
+
+
+@pytest.mark.row("A-475")
+def test_hours_of_many_clocks_are_those_that_each_clock_shows():
+    """Over changes of the clock, and where clocks are half an hour apart, as the database says."""
+    draw = random.Random(5)
+    begins, ends = datetime(2031, 3, 1, tzinfo=UTC), datetime(2031, 11, 30, tzinfo=UTC)
+    hours = int((ends - begins).total_seconds()) // 3600
+    users = [make_user_with() for _ in range(7)]
+    drawn = [begins + timedelta(hours=draw.randrange(hours)) for _ in range(200)]
+    HourlyUsage.objects.bulk_create(
+        HourlyUsage(user=users[n % 7], hour=hour, model=str(n)) for n, hour in enumerate(drawn)
+    )
+    names = ["UTC", "Europe/Prague", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe",
+             "Pacific/Chatham", "America/St_Johns"]  # fmt: skip
+    zones = [ZoneInfo(name) for name in names]
+    assert len(periods(zones, begins, ends)) > 5
+    found = users_of_hours(zones, begins, ends)
+    for name, of_zone in zip(names, found, strict=True):
+        with connection.cursor() as cursor:
+            cursor.execute(PLAIN, [name, begins, ends])
+            assert of_zone == dict(cursor.fetchall()), name
 
 
 def count(model: str, minutes: int, until: datetime, price: str = "36.32") -> None:

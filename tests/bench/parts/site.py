@@ -102,6 +102,25 @@ FROM generate_series(0, 365) n, unnest(%(models)s::text[]) model
 """
 
 
+# Ended Jobs, Runs and harvests of everybody.
+WORK = """
+INSERT INTO jobs_job (id, user_id, key_id, model, state, created_at, started_at, finished_at,
+                      losses, request_file, result_file, erased_at)
+SELECT gen_random_uuid(), id, keys[1], %(rare)s, 'done', now() - n * interval '1 hour', now(),
+       now(), 0, '', '', now() FROM people, generate_series(1, 10) n;
+INSERT INTO jobs_run (id, user_id, model, state, created_at, started_at, finished_at, losses,
+                      number, prompt, prompt_start, settings, body_file, request_file, output_file,
+                      output_start, activations_file)
+SELECT gen_random_uuid(), id, %(rare)s, 'done', now() - n * interval '1 hour', now(), now(), 0, n,
+       'The sky is', 'The sky is', '{}', '', '', '', '', '' FROM people, generate_series(1, 10) n;
+INSERT INTO harvests_harvest (id, user_id, key_id, model, state, created_at, started_at,
+                              finished_at, losses, size, n_prompts, reserved_tokens, tokens,
+                              layers, projects)
+SELECT gen_random_uuid(), id, keys[1], %(rare)s, 'done', now() - n * interval '1 hour', now(),
+       now(), 0, 'small', 3, 10, 10, '{0}', false FROM people, generate_series(1, 3) n
+"""
+
+
 @dataclass(frozen=True)
 class Site:
     """What was made."""
@@ -115,6 +134,7 @@ class Site:
 
 def make_site(*, users: int, completions: int) -> Site:
     """Make a site of so many Users with so many Completions in a year."""
+    _run("SET idle_in_transaction_session_timeout = 0", {})
     admin = User.objects.create_superuser("root@example.org")
     heavy = User.objects.create_user(email="bench@example.org")
     people = _people(users, admin)
@@ -135,7 +155,7 @@ def make_site(*, users: int, completions: int) -> Site:
         _run(statements, wanted)
     _decisions(people, admin)
     _records(people, admin)
-    _work(people, {user: ids[0] for user, ids in keys.items()})
+    _run(WORK, wanted)
     _run("VACUUM ANALYZE", {})
     return Site(heavy, people[1], admin)
 
@@ -310,42 +330,6 @@ def _records(people: list[User], admin: User) -> None:
         ],
         batch_size=2_000,
     )
-
-
-def _work(people: list[User], keys: dict[UUID, UUID]) -> None:
-    """Ended Jobs, Runs and harvests, ten Jobs and Runs for each User and two harvests."""
-    from harvests.models import Harvest
-    from jobs.models import Job, Run
-
-    now = timezone.now()
-    ended = {"model": MODELS[0], "started_at": now, "finished_at": now}
-    Job.objects.bulk_create(
-        [
-            Job(user=user, key_id=keys[user.id], created_at=_ago(n), state="done",
-                erased_at=now, **ended)
-            for n in range(10)
-            for user in people
-        ],
-        batch_size=2_000,
-    )  # fmt: skip
-    Run.objects.bulk_create(
-        [
-            Run(user=user, number=n, created_at=_ago(n), state="done", prompt="The sky is",
-                settings={}, **ended)
-            for n in range(1, 11)
-            for user in people
-        ],
-        batch_size=2_000,
-    )  # fmt: skip
-    Harvest.objects.bulk_create(
-        [
-            Harvest(user=user, key_id=keys[user.id], created_at=_ago(n), state="done", size="small",
-                    n_prompts=3, reserved_tokens=10, tokens=10, layers=[0], projects=False, **ended)
-            for n in range(2)
-            for user in people
-        ],
-        batch_size=2_000,
-    )  # fmt: skip
 
 
 def _ago(minutes: int) -> datetime:
