@@ -149,7 +149,7 @@ def test_the_page_knows_what_is_warm_and_how_far_a_start_is(
             warm=False, boot=Boot(Stage.WEIGHTS_LOADING, timezone.now().timestamp() - 2)
         ),
     }
-    monkeypatch.setattr(Fleet, "state", lambda self, model_id: boots[model_id])
+    monkeypatch.setattr(Fleet, "state", lambda self, entry: boots[entry.id])
     first, second = browser.get("/playground/models").json()["models"]
     assert (first["warm"], first["stage"], first["left_seconds"]) == (True, None, None)
     assert (second["warm"], second["stage"]) == (False, "Loading model weights")
