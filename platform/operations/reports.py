@@ -21,7 +21,6 @@ from billing import spend_stop
 from billing.models import SpendStop
 from operations import analytics, spend, stop, traffic
 from operations.analytics import Days, Report
-from operations.sums import Split, summed
 from operations.tables import Column, Fact, Table
 from pages.usage import MOST_DAYS, days_of, presets
 
@@ -196,10 +195,8 @@ def page(request: HttpRequest, tab: str) -> HttpResponse:
         "most_days": MOST_DAYS,
     }
     if wanted.tab.filters:
-        used = summed(whole, (Split.USER, Split.MODEL))
-        ran = User.objects.filter(id__in=list(used[Split.USER])).order_by("email")
-        context["users"] = ran.values_list("id", "email")[:MOST_USERS]
-        context["models"] = sorted(map(str, used[Split.MODEL]))
+        context["users"] = traffic.who_ran(whole)[:MOST_USERS]
+        context["models"] = traffic.models_used()
     return render(request, "admin/reports/page.html", context)
 
 

@@ -72,7 +72,7 @@ def test_the_first_day_of_an_admin(page_for: PageFor, database: None) -> None:
     page.locator("select[name=action]").select_option(label="Add tag")
     page.get_by_role("button", name="Run").click()
     expect(page.get_by_text("3 Users will be given the tag.")).to_be_visible()
-    page.get_by_label("Tag").fill(f"day-{mark}")
+    page.get_by_role("textbox", name="Tag").fill(f"day-{mark}")
     page.get_by_role("button", name="Add tag").click()
     expect(page.get_by_text("3 Users were given the tag")).to_be_visible()
     assert User.objects.filter(user_tags__tag__name=f"day-{mark}").count() == 3
