@@ -144,15 +144,19 @@ def test_a_running_completion_counts(lease):
 
 @pytest.mark.row("A-413")
 def test_an_active_week_runs_from_monday_to_sunday_in_utc(lease):
-    user = new_user()
-    for moment in (
-        datetime(2026, 11, 1, 23, 59, tzinfo=UTC),  # a Sunday
-        datetime(2026, 11, 2, 0, 1, tzinfo=UTC),  # the Monday after it
-        datetime(2026, 11, 8, 23, 0, tzinfo=UTC),  # the Sunday of that week
+    sunday = datetime(2026, 11, 1, 23, 59, tzinfo=UTC)
+    monday = datetime(2026, 11, 2, 0, 1, tzinfo=UTC)
+    next_sunday = datetime(2026, 11, 8, 23, 0, tzinfo=UTC)
+    for moments, weeks in (
+        ((sunday, monday), 2),
+        ((monday, next_sunday), 1),
+        ((sunday, monday, next_sunday), 2),
     ):
-        grant(user_id=user.id, tokens=5, by=None)
-        pay(take(user, 5, lease, now=moment), lease, 5, now=moment)
-    assert facts_of([user])[user.id].weeks == 2
+        user = new_user()
+        for moment in moments:
+            grant(user_id=user.id, tokens=5, by=None)
+            pay(take(user, 5, lease, now=moment), lease, 5, now=moment)
+        assert facts_of([user])[user.id].weeks == weeks
 
 
 @pytest.mark.row("A-415", "A-424")
