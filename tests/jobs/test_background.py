@@ -62,10 +62,8 @@ def test_a_planned_stop_puts_work_back_and_another_runner_ends_it(caller, script
     assert caller.left() == 100_000 - 6
 
 
-@pytest.mark.row("C-605")
+@pytest.mark.row("C-605", "C-606")
 def test_a_planned_stop_gives_running_work_time_to_end(caller, scripted, make_runner):
-    import threading
-
     job = submit(caller)
     runner = make_runner()
     asked = scripted.next()
@@ -79,6 +77,13 @@ def test_a_planned_stop_gives_running_work_time_to_end(caller, scripted, make_ru
     assert job.status == "succeeded"
     assert waiting.status == "queued"
     assert caller.left() == 100_000 - 5
+    # What was answered is not run again.
+    make_runner()
+    scripted.next().answer("b")
+    waiting.wait("succeeded")
+    assert scripted.asked.empty()
+    assert job.result().json()["choices"][0]["text"] == "a"
+    assert caller.left() == 100_000 - 10
 
 
 @pytest.mark.row("C-608", "C-611")
@@ -119,6 +124,7 @@ def test_a_process_that_comes_back_late_writes_and_pays_nothing(caller, scripted
     assert (row.state, row.result) == ("running", None)
 
 
+@pytest.mark.row("C-606", "C-611", "C-350")
 def test_an_answer_that_comes_too_late_is_not_kept(caller, no_work):
     from completions.generation import RecordLost
     from jobs.job_kind import JobRecord
