@@ -89,7 +89,7 @@ class EntryAdmin(ReadOnlyAdmin):
         return lines.filter(hold__isnull=True)
 
 
-RECENT_DAYS = 31
+RECENT_DAYS = 7
 """Days of sums that the list shows; Analytics and a User's page count longer times."""
 
 
