@@ -15,7 +15,10 @@ from pathlib import Path
 
 FOLDER = ".kernels"
 """In the folder of models."""
-SOURCE = Path(__file__).with_name("kernels.cpp")
+SOURCES = tuple(
+    Path(__file__).with_name(f"{name}.cpp") for name in ("kernels", "attention", "linear")
+)
+HEADERS = (Path(__file__).with_name("numbers.h"),)
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-std=c++17", "-fPIC", "-shared")
 
 
@@ -25,7 +28,8 @@ class NotCompiled(RuntimeError):
 
 def file_name() -> str:
     """Return the name of the compiled file for this source, torch and kind of processor."""
-    words = [SOURCE.read_text(), " ".join(FLAGS), version("torch"), processor()]
+    sources = [source.read_text() for source in (*HEADERS, *SOURCES)]
+    words = [*sources, " ".join(FLAGS), version("torch"), processor()]
     return f"kernels-{hashlib.sha256(chr(0).join(words).encode()).hexdigest()[:16]}.so"
 
 
@@ -58,7 +62,7 @@ def build(folder: Path) -> Path:
     fresh = Path(path)
     try:
         subprocess.run(
-            [compiler, *FLAGS, str(SOURCE), "-o", str(fresh)],
+            [compiler, *FLAGS, *map(str, SOURCES), "-o", str(fresh)],
             check=True,
             capture_output=True,
             timeout=300,

@@ -1,64 +1,13 @@
 // What a step does between its matrix products, each in one pass over memory.
 //
-// Plain C++ over raw memory. `compiling.py` compiles this file once for each kind of processor, and
-// `kernels.py` says what each function gets. Arithmetic is float32; outside attention, results in
-// between are rounded to the stream's dtype where transformers rounds them, so that bfloat16 is no
-// further from float32 here than there. A NaN that comes in comes out.
+// Plain C++ over raw memory. `compiling.py` compiles this folder's files once for each kind of
+// processor, and `kernels.py` says what each function gets. Results in between are rounded to the
+// stream's dtype where transformers rounds them, so that bfloat16 is no further from float32 here
+// than there. A NaN that comes in comes out.
 
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <vector>
+#include "numbers.h"
 
 namespace {
-
-struct bfloat16 {
-    uint16_t bits;
-};
-
-inline float load(float value) { return value; }
-
-inline float load(bfloat16 value) {
-    uint32_t wide = uint32_t(value.bits) << 16;
-    float out;
-    std::memcpy(&out, &wide, 4);
-    return out;
-}
-
-inline void store(float &place, float value) { place = value; }
-
-// Round to nearest, ties to even; a NaN stays one.
-inline void store(bfloat16 &place, float value) {
-    uint32_t wide;
-    std::memcpy(&wide, &value, 4);
-    uint32_t rounded = (wide + 0x7fff + ((wide >> 16) & 1)) >> 16;
-    place.bits = uint16_t(value == value ? rounded : 0x7fc0);
-}
-
-template <class T> inline float rounded(float value) {
-    T place;
-    store(place, value);
-    return load(place);
-}
-
-// exp within 2 units in the last place, without a branch, so that loops over it become vectors.
-inline float exponential(float x) {
-    x = x < -87.0f ? -87.0f : x;
-    x = x > 88.0f ? 88.0f : x;
-    float whole = std::rint(x * 1.44269504f);
-    float rest = x - whole * 0.693359375f + whole * 2.12194440e-4f;
-    float sum = 1.9875691500e-4f;
-    sum = sum * rest + 1.3981999507e-3f;
-    sum = sum * rest + 8.3334519073e-3f;
-    sum = sum * rest + 4.1665795894e-2f;
-    sum = sum * rest + 1.6666665459e-1f;
-    sum = sum * rest + 5.0000001201e-1f;
-    sum = sum * rest * rest + rest + 1.0f;
-    int32_t exponent = (int32_t(whole) + 127) << 23;
-    float power;
-    std::memcpy(&power, &exponent, 4);
-    return sum * power;
-}
 
 template <class T>
 void rms_norm(T *out, const T *in, const float *weight, int64_t rows, int64_t width, float epsilon,
@@ -119,164 +68,16 @@ void rotate(T *in, const T *cosines, const T *sines, int64_t rows, int64_t heads
 // Keys and values of one layer: [blocks, kv_heads, block, dim].
 template <class T>
 void keep(T *pool, const T *in, const int64_t *slots, int64_t rows, int64_t heads, int64_t block,
-          int64_t dim, int64_t row_stride, int64_t head_stride) {
+          int64_t dim, int64_t row_stride, int64_t head_stride, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t row = 0; row < rows; row++) {
         int64_t number = slots[row] / block, place = slots[row] % block;
+        for (int64_t head = 0; head < heads; head++)
+            __builtin_prefetch(pool + ((number * heads + head) * block + place) * dim, 1);
         for (int64_t head = 0; head < heads; head++)
             std::memcpy(pool + ((number * heads + head) * block + place) * dim,
                         in + row * row_stride + head * head_stride, dim * sizeof(T));
     }
-}
-
-// Sixteen numbers at once, in whatever registers the processor has.
-typedef float lanes __attribute__((vector_size(64)));
-typedef float lanes8 __attribute__((vector_size(32)));
-typedef float lanes4 __attribute__((vector_size(16)));
-typedef uint32_t words16 __attribute__((vector_size(64)));
-typedef uint16_t halves16 __attribute__((vector_size(32)));
-
-inline lanes load16(const float *place) {
-    lanes out;
-    std::memcpy(&out, place, sizeof out);
-    return out;
-}
-
-inline lanes load16(const bfloat16 *place) {
-    halves16 bits;
-    std::memcpy(&bits, place, sizeof bits);
-    return (lanes)(__builtin_convertvector(bits, words16) << 16);
-}
-
-inline float total(lanes a) {
-    lanes8 b = __builtin_shufflevector(a, a, 0, 1, 2, 3, 4, 5, 6, 7) +
-               __builtin_shufflevector(a, a, 8, 9, 10, 11, 12, 13, 14, 15);
-    lanes4 c = __builtin_shufflevector(b, b, 0, 1, 2, 3) + __builtin_shufflevector(b, b, 4, 5, 6, 7);
-    return (c[0] + c[2]) + (c[1] + c[3]);
-}
-
-// DIM is the width where it is one of the common ones, so that sums stay in registers; else 0.
-template <int DIM, class T>
-inline void dots(float *out, int64_t step, const float *queries, int64_t count, const T *key,
-                 int64_t width, float scaling) {
-    for (int64_t g = 0; g < count; g++) {
-        const float *query = queries + g * width;
-        float sum = 0;
-        if (DIM) {
-            lanes parts = load16(query) * load16(key);
-            for (int i = 16; i < DIM; i += 16) parts += load16(query + i) * load16(key + i);
-            sum = total(parts);
-        } else
-            for (int64_t i = 0; i < width; i++) sum += query[i] * load(key[i]);
-        out[g * step] = sum * scaling;
-    }
-}
-
-// Adds weighted rows, `count` of them one after the other.
-template <int DIM, class T>
-inline void add(float *sum, const float *weights, const T *rows, int64_t count, int64_t width) {
-    if (DIM) {
-        lanes parts[DIM / 16 + 1];
-        for (int i = 0; i < DIM / 16; i++) parts[i] = load16(sum + 16 * i);
-        for (int64_t t = 0; t < count; t++)
-            for (int i = 0; i < DIM / 16; i++)
-                parts[i] += weights[t] * load16(rows + t * DIM + 16 * i);
-        for (int i = 0; i < DIM / 16; i++) std::memcpy(sum + 16 * i, &parts[i], sizeof(lanes));
-    } else
-        for (int64_t t = 0; t < count; t++)
-            for (int64_t i = 0; i < width; i++) sum[i] += weights[t] * load(rows[t * width + i]);
-}
-
-struct Shape {
-    int64_t rows, heads, kv_heads, key_dim, value_dim, block, table_width, query_row, query_head,
-        window;
-    float scaling, softcap;
-
-    template <class T>
-    const T *place(const T *pool, int64_t number, int64_t head, int64_t row, int64_t dim) const {
-        return pool + ((number * kv_heads + head) * block + row) * dim;
-    }
-};
-
-// A block lies anywhere, so the processor cannot guess it: ask for the next one early.
-template <class T> inline void fetch(const T *rows, int64_t count) {
-    for (int64_t i = 0; i < count; i += int64_t(64 / sizeof(T))) __builtin_prefetch(rows + i);
-}
-
-// One query for each sequence. Heads that share keys go over them together.
-template <int DIM, class T>
-void attend_one(T *out, const T *query, const T *keys, const T *values, const int64_t *blocks,
-                int64_t length, const float *sinks, const Shape &s, int64_t kv_head,
-                std::vector<float> &space) {
-    int64_t shared = s.heads / s.kv_heads;
-    int64_t first = s.window > 0 && length > s.window ? length - s.window : 0;
-    int64_t seen = length - first;
-    space.resize(shared * (seen + s.key_dim) + s.value_dim);
-    float *scores = space.data(), *q = scores + shared * seen, *sum = q + shared * s.key_dim;
-    for (int64_t g = 0; g < shared; g++)
-        for (int64_t i = 0; i < s.key_dim; i++)
-            q[g * s.key_dim + i] = load(query[(kv_head * shared + g) * s.query_head + i]);
-    for (int64_t t = first; t < length;) {
-        int64_t place = t % s.block, stop = t + s.block - place;
-        const T *key = s.place(keys, blocks[t / s.block], kv_head, place, s.key_dim);
-        if (stop < length)
-            fetch(s.place(keys, blocks[stop / s.block], kv_head, 0, s.key_dim), s.block * s.key_dim);
-        for (; t < length && t < stop; t++, key += s.key_dim)
-            dots<DIM>(scores + t - first, seen, q, shared, key, s.key_dim, s.scaling);
-    }
-    fetch(s.place(values, blocks[first / s.block], kv_head, 0, s.value_dim), s.block * s.value_dim);
-    for (int64_t g = 0; g < shared; g++) {
-        int64_t head = kv_head * shared + g;
-        float *score = scores + g * seen;
-        if (s.softcap > 0)
-            for (int64_t t = 0; t < seen; t++)
-                score[t] = std::tanh(score[t] / s.softcap) * s.softcap;
-        float highest = sinks ? sinks[head] : score[0];
-        for (int64_t t = 0; t < seen; t++) highest = score[t] > highest ? score[t] : highest;
-        float total = 0;
-#pragma omp simd reduction(+ : total)
-        for (int64_t t = 0; t < seen; t++) {
-            score[t] = exponential(score[t] - highest);
-            total += score[t];
-        }
-        if (sinks) total += exponential(sinks[head] - highest);
-        std::memset(sum, 0, s.value_dim * sizeof(float));
-        for (int64_t t = first; t < length;) {
-            int64_t place = t % s.block, count = s.block - place;
-            if (count > length - t) count = length - t;
-            const T *rows = s.place(values, blocks[t / s.block], kv_head, place, s.value_dim);
-            if (g == 0 && t + count < length)
-                fetch(s.place(values, blocks[t / s.block + 1], kv_head, 0, s.value_dim),
-                      s.block * s.value_dim);
-            add<DIM>(sum, score + t - first, rows, count, s.value_dim);
-            t += count;
-        }
-        for (int64_t i = 0; i < s.value_dim; i++)
-            store(out[head * s.value_dim + i], sum[i] / total);
-    }
-}
-
-template <int DIM, class T>
-void attend(T *out, const T *query, const T *keys, const T *values, const int64_t *table,
-            const int64_t *lengths, const float *sinks, const Shape &s, int threads) {
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-        std::vector<float> space;
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t task = 0; task < s.rows * s.kv_heads; task++) {
-            int64_t row = task / s.kv_heads;
-            attend_one<DIM>(out + row * s.heads * s.value_dim, query + row * s.query_row, keys,
-                            values, table + row * s.table_width, lengths[row], sinks, s,
-                            task % s.kv_heads, space);
-        }
-    }
-}
-
-template <class T>
-void attend_any(T *out, const T *query, const T *keys, const T *values, const int64_t *table,
-                const int64_t *lengths, const float *sinks, const Shape &s, int threads) {
-    int64_t dim = s.key_dim == s.value_dim ? s.key_dim : 0;
-    auto *known = dim == 64 ? attend<64, T> : dim == 128 ? attend<128, T> : attend<0, T>;
-    known(out, query, keys, values, table, lengths, sinks, s, threads);
 }
 
 // The generator of torch on the CPU, so that a seed draws the same tokens with these kernels and
@@ -373,17 +174,8 @@ extern "C" void races(int64_t *winners, Twister *const *twisters, const float *c
     }                                                                                              \
     extern "C" void keep_##KIND(T *pool, const T *in, const int64_t *slots, int64_t rows,          \
                                 int64_t heads, int64_t block, int64_t dim, int64_t row_stride,     \
-                                int64_t head_stride) {                                             \
-        keep(pool, in, slots, rows, heads, block, dim, row_stride, head_stride);                   \
-    }                                                                                              \
-    extern "C" void attend_##KIND(                                                                 \
-        T *out, const T *query, const T *keys, const T *values, const int64_t *table,              \
-        const int64_t *lengths, const float *sinks, int64_t rows, int64_t heads, int64_t kv_heads, \
-        int64_t key_dim, int64_t value_dim, int64_t block, int64_t table_width, int64_t query_row, \
-        int64_t query_head, int64_t window, float scaling, float softcap, int threads) {           \
-        Shape shape{rows,        heads,     kv_heads,   key_dim, value_dim, block,                 \
-                    table_width, query_row, query_head, window,  scaling,   softcap};              \
-        attend_any(out, query, keys, values, table, lengths, sinks, shape, threads);               \
+                                int64_t head_stride, int threads) {                                \
+        keep(pool, in, slots, rows, heads, block, dim, row_stride, head_stride, threads);          \
     }
 
 KERNELS(float32, float)

@@ -34,9 +34,12 @@ _SIGNATURES = {
     "rms_norm": (*[_ADDRESS] * 3, *[_COUNT] * 2, _REAL, *[_THREADS] * 2),
     "silu_mul": (*[_ADDRESS] * 2, *[_COUNT] * 2, _THREADS),
     "rotate": (*[_ADDRESS] * 3, *[_COUNT] * 4, _THREADS),
-    "keep": (*[_ADDRESS] * 3, *[_COUNT] * 6),
+    "keep": (*[_ADDRESS] * 3, *[_COUNT] * 6, _THREADS),
     "attend": (*[_ADDRESS] * 7, *[_COUNT] * 10, *[_REAL] * 2, _THREADS),
+    "linear": (*[_ADDRESS] * 4, *[_COUNT] * 3, _THREADS),
 }
+_PANEL = 32
+"""Outputs of a linear layer that lie together, as `linear.cpp` reads them."""
 
 
 def find(folder: Path) -> "Kernels | None":
@@ -63,9 +66,11 @@ class Kernels:
         self._calls: dict[tuple[str, torch.dtype], Callable[..., None]] = {}
         for name, arguments in _SIGNATURES.items():
             for dtype, kind in _KINDS.items():
-                call = getattr(library, f"{name}_{kind}")
-                call.argtypes, call.restype = arguments, None
-                self._calls[name, dtype] = call
+                # Products are there only where they are quicker than torch's.
+                call = getattr(library, f"{name}_{kind}", None)
+                if call is not None:
+                    call.argtypes, call.restype = arguments, None
+                    self._calls[name, dtype] = call
         self._seed, self._races = library.seed, library.races
         self._seed.argtypes = _ADDRESS, ctypes.c_uint64
         self._races.argtypes = *[_ADDRESS] * 3, *[_COUNT] * 2, _THREADS
@@ -136,6 +141,7 @@ class Kernels:
             dim,
             row_stride,
             head_stride,
+            _threads(rows.numel()),
         )
 
     def attend(
@@ -145,20 +151,21 @@ class Kernels:
         keys: Tensor,
         values: Tensor,
         table: Tensor,
-        lengths: Tensor,
+        spans: Tensor,
         *,
         scaling: float,
         window: int | None,
         softcap: float | None,
         sinks: Tensor | None,
     ) -> None:
-        """Attention of one query each for several sequences, over their blocks.
+        """Attention of all tokens of a step to what stands before them in their sequences' blocks.
 
-        `query` is `[heads, sequences, dim]` (any strides but the last), `out` `[sequences, heads,
-        dim]`, `keys` and `values` are pools, `table` is int64 `[sequences, blocks]`, `lengths`
-        int64 `[sequences]`, `sinks` float32 `[heads]`.
+        `query` is `[heads, tokens, dim]` (any strides but the last), `out` `[tokens, heads, dim]`,
+        `keys` and `values` are pools that hold the step's own tokens, `table` is int64 `[spans,
+        blocks]`, `spans` int64 `[spans, 3]`: first row, its position, and how many tokens.
+        `sinks` is float32 `[heads]`. A token's numbers do not depend on the others of the step.
         """
-        heads, sequences, key_dim = query.shape
+        heads, _, key_dim = query.shape
         head_stride, row_stride, _ = query.stride()
         kv_heads, block = keys.shape[1:3]
         self._calls["attend", out.dtype](
@@ -167,9 +174,9 @@ class Kernels:
             keys.data_ptr(),
             values.data_ptr(),
             table.data_ptr(),
-            lengths.data_ptr(),
+            spans.data_ptr(),
             None if sinks is None else sinks.data_ptr(),
-            sequences,
+            len(spans),
             heads,
             kv_heads,
             key_dim,
@@ -183,6 +190,40 @@ class Kernels:
             softcap or 0.0,
             torch.get_num_threads(),
         )
+
+    def multiplies(self, dtype: torch.dtype) -> bool:
+        """Whether `linear` is there for this dtype, on this kind of processor."""
+        return ("linear", dtype) in self._calls
+
+    def panels(self, weight: Tensor) -> Tensor:
+        """Return the weight `[outputs, inputs]` of a linear layer as `linear` reads it."""
+        together = 4 // weight.dtype.itemsize
+        outputs, inputs = (-(-size // part) * part for size, part in
+                           zip(weight.shape, (_PANEL, together), strict=True))  # fmt: skip
+        whole = weight.new_zeros(outputs, inputs)
+        whole[: weight.shape[0], : weight.shape[1]] = weight
+        return whole.view(-1, _PANEL, inputs // together, together).transpose(1, 2).contiguous()
+
+    def linear(self, rows: Tensor, panels: Tensor, bias: Tensor | None, outputs: int) -> Tensor:
+        """Return `[..., outputs]` for `[..., inputs]`, as a linear layer does.
+
+        `panels` is what `panels` returned; `bias` is float32, as long as all panels together. A
+        row's numbers do not depend on the rows beside it.
+        """
+        rows = rows.contiguous()
+        out = rows.new_empty((*rows.shape[:-1], outputs))
+        inputs = rows.shape[-1]
+        self._calls["linear", rows.dtype](
+            out.data_ptr(),
+            rows.data_ptr(),
+            panels.data_ptr(),
+            None if bias is None else bias.data_ptr(),
+            rows.numel() // inputs,
+            inputs,
+            outputs,
+            torch.get_num_threads(),
+        )
+        return out
 
     def twister(self, seed: int) -> "Twister":
         """Return a generator that draws as torch's generator for the CPU with this seed."""

@@ -44,16 +44,13 @@ class _Group:
     lengths: np.ndarray
     """int64 `[sequences]`."""
 
-    def tensors(self) -> tuple[Tensor, Tensor]:
-        """Table and lengths as the kernels take them."""
-        return torch.from_numpy(self.table), torch.from_numpy(self.lengths)
-
 
 @dataclass
 class BlockLayout:
     """Attention of one step over the block store.
 
-    Spans of one token come first, in order of length, so that a group of them is a slice of rows.
+    Compiled kernels go over each sequence's own blocks. Without them, spans of one token come
+    first, in order of length, so that a group of them is a slice of rows.
     """
 
     store: BlockStore
@@ -62,7 +59,10 @@ class BlockLayout:
     _groups: list[_Group] = field(init=False)
     _prompts: list[tuple[Span, np.ndarray]] = field(init=False)
     _slots: np.ndarray = field(init=False)
-    _tables: list[tuple[Tensor, Tensor]] = field(init=False)
+    _table: Tensor = field(init=False)
+    """int64 `[spans, blocks]`, for the kernels."""
+    _marks: Tensor = field(init=False)
+    """int64 `[spans, 3]`: first row, its position, tokens."""
     _indices: dict[tuple[str, int, int], Tensor] = field(init=False, default_factory=dict)
     _masks: dict[tuple[int, int | None], Tensor] = field(init=False, default_factory=dict)
 
@@ -74,12 +74,12 @@ class BlockLayout:
             places = range(span.start, span.stop)
             slots += [span.blocks[place // size] * size + place % size for place in places]
         self._slots = np.array(slots, dtype=np.int64)
-        single = [span for span in self.spans if span.count == 1]
-        # The kernels go over each sequence's own blocks: nothing is padded or copied there.
-        cuts = [single] if self.store.kernels is not None and single else _by_length(single)
-        self._groups = [self._group(spans) for spans in cuts]
         if self.store.kernels is not None:
-            self._tables = [group.tensors() for group in self._groups]
+            self._table = torch.from_numpy(self._blocks(self.spans))
+            self._marks = torch.tensor([(span.row, span.start, span.count) for span in self.spans])
+            return
+        single = [span for span in self.spans if span.count == 1]
+        self._groups = [self._group(spans) for spans in _by_length(single)]
         self._prompts = [
             (span, np.asarray(span.blocks[: -(-span.stop // size)])[None])
             for span in self.spans
@@ -91,24 +91,17 @@ class BlockLayout:
     ) -> Tensor:
         """See `attention.Layout.attend`."""
         keys, values = self.store.keys[layer], self.store.values[layer]
-        kernels = self.store.kernels
-        if kernels is None:
-            slots = self._index("slots", 0, keys.shape[1])
-            keys.flatten(0, 2).index_copy_(0, slots, key.flatten(0, 1))
-            values.flatten(0, 2).index_copy_(0, slots, value.flatten(0, 1))
-        else:
-            slots = self._index("places", 0, 1)
-            kernels.keep(keys, key, slots)
-            kernels.keep(values, value, slots)
+        if self.store.kernels is not None:
+            return self._attend_by(self.store.kernels, query, key, value, keys, values, shape)
+        slots = self._index("slots", 0, keys.shape[1])
+        keys.flatten(0, 2).index_copy_(0, slots, key.flatten(0, 1))
+        values.flatten(0, 2).index_copy_(0, slots, value.flatten(0, 1))
         heads, tokens, _ = query.shape
         out = query.new_empty(tokens, heads, value.shape[-1])
-        if kernels is None:
-            rows = query.transpose(0, 1)
-            for number, group in enumerate(self._groups):
-                part = self._attend_group(number, group, rows, keys, values, shape)
-                out[group.first : group.last] = part
-        elif self._groups:
-            self._attend_by(kernels, out, query, keys, values, shape)
+        rows = query.transpose(0, 1)
+        for number, group in enumerate(self._groups):
+            part = self._attend_group(number, group, rows, keys, values, shape)
+            out[group.first : group.last] = part
         for number, (span, _) in enumerate(self._prompts):
             first, last = span.row, span.row + span.count
             if span.start == 0:
@@ -126,26 +119,32 @@ class BlockLayout:
     def _attend_by(
         self,
         kernels: Kernels,
-        out: Tensor,
         query: Tensor,
+        key: Tensor,
+        value: Tensor,
         keys: Tensor,
         values: Tensor,
         shape: AttentionShape,
-    ) -> None:
-        """One query for each sequence, all in one call."""
-        table, lengths = self._tables[0]
+    ) -> Tensor:
+        """All tokens in one call."""
+        slots = self._index("places", 0, 1)
+        kernels.keep(keys, key, slots)
+        kernels.keep(values, value, slots)
+        heads, tokens, _ = query.shape
+        out = query.new_empty(tokens, heads, value.shape[-1])
         kernels.attend(
             out,
-            query[:, : len(lengths)],
+            query,
             keys,
             values,
-            table,
-            lengths,
+            self._table,
+            self._marks,
             scaling=shape.scaling,
             window=shape.window,
             softcap=shape.softcap,
             sinks=None if shape.sinks is None else shape.sinks.float(),
         )
+        return out
 
     def _attend_group(
         self,
@@ -191,15 +190,18 @@ class BlockLayout:
         sinks = None if shape.sinks is None else shape.sinks.view(1, -1, 1, 1)
         return mixed_values(query, key, value, mask, shape, sinks)
 
+    def _blocks(self, spans: Sequence[Span]) -> np.ndarray:
+        """Return the blocks of sequences, int64 `[spans, blocks]`, filled up with the empty one."""
+        used = [-(-span.stop // self.store.block_tokens) for span in spans]
+        table = np.full((len(spans), max(used)), EMPTY_BLOCK, dtype=np.int64)
+        for row, span, count in zip(table, spans, used, strict=True):
+            row[:count] = span.blocks[:count]
+        return table
+
     def _group(self, spans: Sequence[Span]) -> _Group:
-        width = -(-spans[-1].stop // self.store.block_tokens)
-        table = np.full((len(spans), width), EMPTY_BLOCK, dtype=np.int64)
-        for row, span in enumerate(spans):
-            used = -(-span.stop // self.store.block_tokens)
-            table[row, :used] = span.blocks[:used]
         lengths = np.array([span.stop for span in spans])
         first = spans[0].row
-        return _Group(first, first + len(spans), table, lengths)
+        return _Group(first, first + len(spans), self._blocks(spans), lengths)
 
     def _group_mask(self, group: _Group, width: int, window: int | None) -> Tensor:
         places = np.arange(width)

@@ -51,7 +51,7 @@ class GatedMlp(nn.Module):
         super().__init__()
         self._kernels = kernels
         gate, up, down = (getattr(plain, f"{name}_proj") for name in ("gate", "up", "down"))
-        self._in, self._out = packed(joined([gate, up])), packed(down)
+        self._in, self._out = packed(joined([gate, up]), kernels), packed(down, kernels)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return `[..., width]` like the input."""
@@ -70,7 +70,8 @@ class RotaryAttention(nn.Module):
         self._dim = cast("int", plain.head_dim)
         parts = [getattr(plain, f"{name}_proj") for name in "qkv"]
         self._heads = [part.out_features // self._dim for part in parts]
-        self._in, self._out = packed(joined(parts)), packed(cast("nn.Linear", plain.o_proj))
+        self._in = packed(joined(parts), kernels)
+        self._out = packed(cast("nn.Linear", plain.o_proj), kernels)
 
     def forward(
         self,

@@ -108,7 +108,7 @@ def load(
     if kernels is not None and loaded.stream.device.type == "cpu":
         lean.install(model, kernels)
         loaded = replace(loaded, kernels=kernels)
-    pack(model)
+    pack(model, loaded.kernels)
     report(LoadStage.WEIGHTS_LOADED)
     return loaded
 

@@ -1,14 +1,18 @@
 """Linear layers whose weights are laid out once for the processor's matrix kernels.
 
-A plain linear layer lays its weights out again at every call. oneDNN's packed form is the same
-arithmetic on the same numbers (in bfloat16 to the last bit), and takes half to nine tenths of the
-time, so on a CPU it is the only form that runs; nothing is compiled or tuned for it.
+A plain linear layer lays its weights out again at every call. Our own panels (`linear.cpp`) are the
+quickest form where the processor has what they need. Elsewhere on a CPU it is oneDNN's packed form,
+the same arithmetic on the same numbers (in bfloat16 to the last bit), in half to nine tenths of the
+time.
 """
 
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+from inference.engine.kernels import Kernels
 
 
 class PackedLinear(nn.Module):
@@ -30,11 +34,32 @@ class PackedLinear(nn.Module):
         return out
 
 
-def packed(linear: nn.Linear) -> nn.Module:
-    """Return the layer with packed weights, or as it is where no packed kernels exist."""
+class PanelLinear(nn.Module):
+    """A linear layer over weights in panels."""
+
+    def __init__(self, plain: nn.Linear, kernels: Kernels) -> None:
+        super().__init__()
+        self.out_features = plain.out_features
+        self._kernels = kernels
+        self._panels = kernels.panels(plain.weight.detach())
+        self._bias = None
+        if plain.bias is not None:
+            missing = -plain.out_features % self._panels.shape[2]
+            self._bias = F.pad(plain.bias.detach().float(), (0, missing))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return `[..., out_features]` for `[..., in_features]`."""
+        return self._kernels.linear(inputs, self._panels, self._bias, self.out_features)
+
+
+def packed(linear: nn.Linear, kernels: Kernels | None) -> nn.Module:
+    """Return the layer with packed weights, or as it is where nothing reads packed ones."""
     weight = linear.weight
-    known = weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.bfloat16)
-    return PackedLinear(linear) if known and torch._C._has_mkldnn else linear
+    if weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.bfloat16):
+        return linear
+    if kernels is not None and kernels.multiplies(weight.dtype):
+        return PanelLinear(linear, kernels)
+    return PackedLinear(linear) if torch._C._has_mkldnn else linear
 
 
 def joined(linears: Sequence[nn.Linear]) -> nn.Linear:
@@ -54,9 +79,9 @@ def joined(linears: Sequence[nn.Linear]) -> nn.Linear:
     return whole
 
 
-def pack(model: nn.Module) -> None:
-    """Replace the linear layers of a model, in place, where packed kernels exist."""
+def pack(model: nn.Module, kernels: Kernels | None) -> None:
+    """Replace the linear layers of a model, in place, where something reads packed ones."""
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             if type(child) is nn.Linear:
-                setattr(parent, name, packed(child))
+                setattr(parent, name, packed(child, kernels))

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,6 +17,7 @@ from inference.engine.core import Core
 from inference.engine.limits import EngineLimits, LoadFigures
 from inference.engine.loading import LoadStage
 from inference.engine.messages import EngineRequest, Event, Failed, FailureCode
+from inference.engine.thread import EngineThread
 
 __all__ = ["Engine", "EngineLimits", "LoadFigures", "LoadStage"]
 
@@ -45,12 +47,14 @@ class Engine:
     are emitted from the thread that submits.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, thread: EngineThread | None = None) -> None:
+        """`thread` is where the model was loaded; without one it gets its own."""
         self._core = core
+        self._thread = thread or EngineThread()
         self._mail: deque[_Submit | _Abort] = deque()
         self._lock = threading.Condition()
         self._emit: Emit | None = None
-        self._thread: threading.Thread | None = None
+        self._loops: Future[None] | None = None
         self._deadline: float | None = None
         self._dead = False
 
@@ -70,29 +74,33 @@ class Engine:
         Raises `loading.ModelUnsupported` for a model that cannot be served exactly, ValueError for
         limits under which it cannot run, and OSError for missing files.
         """
-        if limits.threads is not None:
-            torch.set_num_threads(limits.threads)
-        found = kernels.find(folder.parent / compiling.FOLDER)
-        loaded = loading.load(
-            folder,
-            dtype=dtype,
-            device=device,
-            max_model_len=max_model_len,
-            report=report,
-            kernels=found,
-        )
-        log.info(
-            "engine loaded",
-            kernels=compiling.file_name() if loaded.kernels else "none",
-            threads=torch.get_num_threads(),
-        )
-        return cls(Core(loaded, limits))
+
+        def load() -> Core:
+            if limits.threads is not None:
+                torch.set_num_threads(limits.threads)
+            found = kernels.find(folder.parent / compiling.FOLDER)
+            loaded = loading.load(
+                folder,
+                dtype=dtype,
+                device=device,
+                max_model_len=max_model_len,
+                report=report,
+                kernels=found,
+            )
+            log.info(
+                "engine loaded",
+                kernels=compiling.file_name() if loaded.kernels else "none",
+                threads=torch.get_num_threads(),
+            )
+            return Core(loaded, limits)
+
+        thread = EngineThread()
+        return cls(thread.run(load).result(), thread)
 
     def start(self, emit: Emit) -> None:
         """Start the loop. `emit` gets all events of a step at once, from the loop's thread."""
         self._emit = emit
-        self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
-        self._thread.start()
+        self._loops = self._thread.run(self._loop)
 
     def submit(self, request: EngineRequest, worker_id: str) -> None:
         """Hand in a request and return at once."""
@@ -114,8 +122,8 @@ class Engine:
         with self._lock:
             self._deadline = time.monotonic() + drain_s
             self._lock.notify()
-        if self._thread is not None:
-            self._thread.join()
+        if self._loops is not None:
+            self._loops.result()
 
     def load_figures(self) -> LoadFigures:
         """Return the load after the last step."""

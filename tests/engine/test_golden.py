@@ -14,14 +14,17 @@ from inference.engine.messages import FailureCode
 from tests.engine import golden
 from tests.engine.harness import Answer, Bench, ChoiceAnswer, unpack
 
-LOGPROB_TOLERANCE = 5e-5
+LOGPROB_TOLERANCE = 7e-5
 """The recorded log probabilities are themselves up to 4.9e-5 from a forward pass in float64, ours
-and transformers' up to 2.6e-5 (668 numbers): see the last two tests."""
-_WORST = {"chunk_prompt_logprobs1": 2e-4}
-"""One number of this recording is 1.2e-4 from float64; ours is 0.5e-4 from it there."""
+up to 2e-5: see the last two tests."""
+_WORST = {"chunk_prompt_logprobs1": 3.5e-4}
+"""One number of this recording is 1.6e-4 from float64; ours is 1.4e-4 from it, to the other side
+(transformers' is 1.5e-4 from it)."""
 
 ROW_TOLERANCE = 1e-5
 """Relative, for each row."""
+_WORST_ROWS = {"lens_st_3d_pos_nm": 1.5e-5}
+"""A row of this recording is 1.5e-5 from float64, as transformers' is; ours is 0.3e-5 from it."""
 
 _ANSWERED = [name for name, r in golden.recordings().items() if r.status == 200]
 _REFUSED = [name for name, r in golden.recordings().items() if r.status != 200]
@@ -151,7 +154,7 @@ def test_residual_rows_are_the_recorded_ones(name: str, answers: dict[str, Answe
     assert list(found.shape) == recorded["shape"]
     found = found[:, recorded["rows"]]
     error = np.linalg.norm(found - expected, axis=-1) / np.linalg.norm(expected, axis=-1)
-    assert error.max() < ROW_TOLERANCE
+    assert error.max() < _WORST_ROWS.get(name, ROW_TOLERANCE)
 
 
 @pytest.mark.row("C-096", "C-097")
@@ -205,8 +208,8 @@ def test_log_probabilities_are_as_near_to_float64_as_the_recorded_ones(
     right = np.concatenate([truth[name] for name in _EXACT])
     error = np.abs(np.array(ours) - right)
     peer_error = np.abs(np.array(recorded) - right)
-    assert error.max() <= 1.25 * peer_error.max()
-    assert np.median(error) <= 1.5 * np.median(peer_error)
+    assert error.max() <= peer_error.max()
+    assert np.median(error) <= np.median(peer_error)
     assert np.median(np.abs(np.array(ours) - recorded)) < 1e-5
 
 
