@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from inference.engine import loading
 from inference.engine.core import Core
 from inference.engine.messages import (
     Accepted,
@@ -91,6 +92,50 @@ def test_load_reports_its_stages_and_answers(tiny_folder: Path, inbox: Inbox, ti
     assert answer.tokens == tiny.ask("The capital of France is").tokens
     assert answer.events[0] == Accepted(request_id=request.request_id, seq=0, worker_id="w-1")
     assert inbox.threads == {"engine"}
+
+
+def test_the_thread_that_loads_a_model_runs_it(
+    tiny_folder: Path, inbox: Inbox, tiny: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second thread with kernels of its own would have OpenMP's threads sleep at every wait."""
+    seen: set[int] = set()
+
+    def noted(function):
+        def note(*given, **named):
+            seen.add(threading.get_ident())
+            return function(*given, **named)
+
+        return note
+
+    monkeypatch.setattr(loading, "load", noted(loading.load))
+    monkeypatch.setattr(Core, "step", noted(Core.step))
+    engine = Engine.load(
+        tiny_folder,
+        dtype="float32",
+        device="cpu",
+        max_model_len=128,
+        limits=EngineLimits(cache_bytes=64 << 20),
+        report=lambda stage: None,
+    )
+    engine.start(inbox.put)
+    request = tiny.request("The capital")
+    engine.submit(request, "w-1")
+    inbox.wait_for_end(request.request_id)
+    engine.stop(0)
+    assert len(seen) == 1
+    assert threading.get_ident() not in seen
+
+
+def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="tokenizer.json|No such file"):
+        Engine.load(
+            tmp_path,
+            dtype="float32",
+            device="cpu",
+            max_model_len=128,
+            limits=EngineLimits(cache_bytes=64 << 20),
+            report=lambda stage: None,
+        )
 
 
 def test_requests_from_many_threads_each_get_their_answer(
