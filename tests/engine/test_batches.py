@@ -65,7 +65,7 @@ def test_joined_mid_way(tiny: Bench) -> None:
     first = measured(tiny)
     alone = numbers(tiny.fresh().run([first])[0])
     late = tiny.fresh()
-    for each in neighbours(bench):
+    for each in neighbours(tiny):
         late.core.accept(each, "worker")
     for _ in range(3):
         late.core.step()

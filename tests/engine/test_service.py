@@ -127,7 +127,7 @@ def test_the_thread_that_loads_a_model_runs_it(
 
 
 def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="tokenizer.json|No such file"):
+    with pytest.raises(Exception, match="No such file"):
         Engine.load(
             tmp_path,
             dtype="float32",
