@@ -1,17 +1,15 @@
 """Where the keys and values of all sequences lie."""
 
+import contextlib
 import math
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from inference.engine.kernels import Kernels
-
-_ALIGNMENT = 64
-"""Bytes of a cache line."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +70,10 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     """Return zeros that take memory only where they were written to, on a CPU."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    # torch writes its zeros; NumPy asks the system for pages that it gives out when they are used.
-    size = math.prod(shape) * dtype.itemsize
-    room = np.zeros(size + _ALIGNMENT, dtype=np.uint8)
-    first = -room.ctypes.data % _ALIGNMENT
-    return torch.from_numpy(room[first : first + size]).view(dtype).view(shape)
+    # Pages that the system gives out as they are used, and large ones where it can: a step touches
+    # blocks all over the store.
+    room = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):
+            room.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(room, dtype=dtype).view(shape)
