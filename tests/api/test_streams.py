@@ -326,6 +326,34 @@ def test_an_echo_of_token_ids_is_their_text_without_the_start_token(caller, scri
         assert answer["usage"]["prompt_tokens"] == len(ids)
 
 
+@pytest.mark.row("C-225")
+@pytest.mark.case("P08")
+@pytest.mark.parametrize("order", [1, -1])
+def test_alternatives_that_read_alike_keep_the_likelier_number(caller, scripted, order):
+    from inference import catalogue
+    from inference.tokenizers import counter_for
+
+    model = catalogue.current().default
+    counter = counter_for(model)
+    texts = counter.decode_alternatives((), range(model.vocab_size))
+    # Bytes of characters that are not whole: apart they read as nothing.
+    parts = [token_id for token_id, text in enumerate(texts) if text == ""][:2]
+    assert len(parts) == 2
+    alike = list(zip(parts, [-1.0, -0.75][::order], [2, 3], strict=True))
+    request = InBackground(caller.client, {"prompt": [60], "max_tokens": 1, "logprobs": 5})
+    asked = scripted.next()
+    asked.say(
+        "x",
+        token_ids=(62,),
+        logprobs=packed([(62, -0.5, 1), *alike, (0, -3.0, 4), (63, -4.0, 5)]),
+        finish="length",
+    )
+    asked.finish()
+    (tops,) = request.json()["choices"][0]["logprobs"]["top_logprobs"]
+    assert tops == {texts[62]: -0.5, "": -0.75, texts[0]: -3.0, texts[63]: -4.0}
+    assert texts[0] != "", "an end token has a name"
+
+
 @pytest.mark.row("C-239", "C-227", "C-206")
 @pytest.mark.case("P09")
 @pytest.mark.parametrize("streams", [False, True])

@@ -93,6 +93,7 @@ def test_a_cold_model_is_waited_for_in_one_line(page_for: PageFor, rich) -> None
     expect(page.locator("#runs").get_by_text("Stopped")).to_be_visible()
 
 
+@pytest.mark.case("L06")
 @pytest.mark.row("A-292", "A-293", "A-294", "A-295", "A-296", "A-255", "A-299")
 def test_tokens_open_and_another_goes_on_in_a_new_run(page_for: PageFor, rich) -> None:
     page = page_for(rich, REAL)
