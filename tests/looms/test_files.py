@@ -93,6 +93,7 @@ def test_an_export_has_the_files_shape(plant):
 
 
 @pytest.mark.row("C-587")
+@pytest.mark.case("L05")
 def test_an_edit_above_marks_the_context_of_what_was_sampled(plant):
     loom = plant(
         {"id": "r", "text": "A"},

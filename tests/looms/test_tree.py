@@ -177,6 +177,7 @@ def test_minus_infinity_survives_a_cut():
 
 
 @pytest.mark.row("C-587")
+@pytest.mark.case("L05")
 def test_an_edit_marks_the_sample_and_what_was_sampled_under_it():
     tree = planted()
     (root,) = tree.order()
