@@ -64,6 +64,9 @@ class WholeSequences:
         heads, tokens, _ = query.shape
         shared = heads // key.shape[0]
         out = query.new_empty(tokens, heads, value.shape[-1])
+        if query.device.type == "cpu":
+            # As in the engine, so that a harvest's rows are those of a Completion.
+            query, key, value = query.float(), key.float(), value.float()
         for run in self._runs:
             part = self._attend(
                 _sequences(query, run),

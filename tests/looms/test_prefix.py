@@ -1,17 +1,17 @@
 """Branches of one Node share its path in the engine's cache: by the counts of a real engine."""
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import cast
 from uuid import UUID, uuid4
 
 import pytest
-from celery import current_app
+from celery import Celery, current_app
 from django.conf import settings
 
 from completions.payer import AppUser
+from inference import client
 from inference import worker as workers
 from inference.engine.limits import EngineLimits
 from inference.engine.service import Engine
@@ -21,7 +21,6 @@ from looms import edits
 from looms.branches import branch
 from looms.models import Node
 from looms.options import BranchOptions, NodeRequest
-from operations.hosting import CeleryHost
 from tests.conftest import TINY
 from tests.live import eventually
 
@@ -98,26 +97,32 @@ def site(
         engines.append(engine)
         return engine
 
-    # A process has one worker that is rung for; the scripted one has its place back afterwards.
+    # A process has one Celery consumer, the scripted worker's: this one is rung by hand.
     rung_for = workers._current
     worker = EngineWorker(entry, load)
     worker.start()
-    listens = threading.Event()
-
-    def on_ready() -> None:
-        worker.announce_serving()
-        listens.set()
-
-    host = CeleryHost(current_app, f"engine.{entry.id}", on_ready)
-    thread = threading.Thread(target=partial(host.run, worker.announce_stop), daemon=True)
-    thread.start()
-    assert listens.wait(30)
-    yield Site(engines[0], entry.id)
-    host.stop()
-    thread.join(20)
-    worker.stop(0)
     workers._current = rung_for
+    bell = client.current_app
+    client.current_app = cast("Celery", Bell(worker, client.queue_of(entry.id)))
+    worker.announce_serving()
+    yield Site(engines[0], entry.id)
+    client.current_app = bell
+    worker.stop(0)
     settings.BASALT = before
+
+
+@dataclass(frozen=True)
+class Bell:
+    """Celery's application, but for the tasks of one queue."""
+
+    worker: EngineWorker
+    queue: str
+
+    def send_task(self, name: str, *, args: list[str], queue: str, **options: object) -> None:
+        if queue == self.queue:
+            self.worker.take(*args)
+        else:
+            current_app.send_task(name, args=args, queue=queue, **options)
 
 
 @pytest.fixture
