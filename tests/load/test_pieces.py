@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
@@ -24,6 +25,7 @@ from inference.engine.messages import (
     Finished,
     PackedLogprobs,
 )
+from inference.fleet import Fleet, Stage, WorkerReport
 from inference.tokenizers import TokenCounter
 from tests.live import eventually
 
@@ -198,6 +200,17 @@ def test_a_large_event_comes_whole_or_fails_its_request(tiny_catalogue: Path, lo
         events = large_events(asking)
         accepted = Accepted(request_id=asking.request_id, seq=0, worker_id="w")
         entries = [entry for entry, _ in wire._entries("large", [accepted, *events])]
+        # Who looks meanwhile must not find its worker dead.
+        alive = WorkerReport(
+            worker_id="w",
+            model_id="nobody",
+            stage=Stage.WEIGHTS_LOADING,
+            started_at=time.time(),
+            idle_since=None,
+            host="here",
+            pid=1,
+        )
+        Fleet(valkey.connection()).report(alive)
         async with client.complete("nobody", asking, Patience(start=20, gap=20)) as coming:
             if loses:
                 for entry in entries:
