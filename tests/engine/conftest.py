@@ -32,7 +32,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def smollm2_folder() -> Path:
     """The default model in float32, prepared on the first use."""
-    models = Path(os.environ.get("MODELS_DIR", REPOSITORY / "var" / "models"))
+    models = Path(os.environ.get("MODELS_DIR") or REPOSITORY / "var" / "models")
     catalogue = load_catalogue(REPOSITORY / "deploy" / "catalogue.toml")
     entry = next(e for e in catalogue.models if e.id == "smollm2-135m-instruct-q4")
     return prepare(entry, models, lambda progress: None).folder
