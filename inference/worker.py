@@ -51,7 +51,7 @@ class Load(Protocol):
 
 
 class RunningEngine(Protocol):
-    """What a worker needs of an engine; `inference.engine.service.Engine` is the real one."""
+    """What a worker needs of an engine; `inference.engine.loop.Engine` is the real one."""
 
     def start(self, emit: Emit) -> None:
         """Begin the loop; `emit` takes each step's events."""
@@ -80,7 +80,7 @@ def load_engine(model: ModelEntry, folder: Path, report: Report) -> RunningEngin
         ModelUnsupported: when the weights cannot be served.
     """
     from inference.engine.limits import EngineLimits
-    from inference.engine.service import Engine
+    from inference.engine.loop import Engine
 
     env = settings.BASALT
     return Engine.load(

@@ -124,8 +124,7 @@ def claim(
         cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [LOCKS, number])
         if spend_stop.is_on():
             return []
-        if not Owner.objects.filter(token=owner).exists():
-            raise OwnerLost(f"the lease {owner} was reaped")
+        _check_lease(owner)
         if most is not None:
             room = min(room, most - in_hand(model).filter(state__in=LIVE).count())
         while len(taken) < room:
@@ -136,6 +135,11 @@ def claim(
             taken.append(row[0])
     rows = model._default_manager.in_bulk(taken)
     return [rows[each] for each in taken if each in rows]
+
+
+def _check_lease(owner: UUID) -> None:
+    if not Owner.objects.filter(token=owner).exists():
+        raise OwnerLost(f"the lease {owner} was reaped")
 
 
 def _statement(template: str, model: type[Work], *, by_turns: bool = False) -> str:
@@ -158,8 +162,7 @@ def claim_barred(model: type[Work], *, owner: UUID, most: int) -> list[Work]:
         return []
     statement = _statement(_BARRED, model)
     with transaction.atomic(), connection.cursor() as cursor:
-        if not Owner.objects.filter(token=owner).exists():
-            raise OwnerLost(f"the lease {owner} was reaped")
+        _check_lease(owner)
         cursor.execute(statement, {"owner": owner, "most": most})
         taken = [row[0] for row in cursor.fetchall()]
     return list(model._default_manager.filter(id__in=taken))

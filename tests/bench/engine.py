@@ -57,7 +57,7 @@ RECORDED = {
     "bfloat16": {1: 23, 4: 82, 16: 245, 64: 524},
 }
 """Tokens per second of vLLM 0.30.0 with vllm-lens 1.3.0, on two cores of an Intel Xeon with AMX."""
-IMPORTS = "inference.engine.service"
+IMPORTS = "inference.engine.loop"
 
 
 def main() -> None:

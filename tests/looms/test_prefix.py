@@ -14,7 +14,7 @@ from completions.payer import AppUser
 from inference import client
 from inference import worker as workers
 from inference.engine.limits import EngineLimits
-from inference.engine.service import Engine
+from inference.engine.loop import Engine
 from inference.tokenizers import counter_for
 from inference.worker import EngineWorker, load_engine
 from looms import edits

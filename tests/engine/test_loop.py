@@ -10,6 +10,7 @@ import pytest
 
 from inference.engine import loading
 from inference.engine.core import Core
+from inference.engine.loop import Engine, EngineLimits, LoadStage
 from inference.engine.messages import (
     Accepted,
     Delta,
@@ -19,7 +20,6 @@ from inference.engine.messages import (
     Finished,
     Stopping,
 )
-from inference.engine.service import Engine, EngineLimits, LoadStage
 from tests.engine.harness import Bench, join
 
 PATIENCE = 60
