@@ -9,7 +9,8 @@ from importlib import import_module
 
 from api.edge import TOO_LARGE, App, Receive, Scope, Send, answer_failure
 from api.errors import no_route, too_large, wrong_method
-from api.routes import Operation, is_api, match
+from api.routes import is_api, match
+from api.routing import Operation
 from completions.failures import Failure
 
 PARAMETERS = "basalt.parameters"

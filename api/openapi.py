@@ -16,7 +16,8 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from rest_framework.request import Request
 
 from api.path_ids import UUID_PATTERN
-from api.routes import ROUTES, Operation, Route
+from api.routes import ROUTES
+from api.routing import Operation, Route
 from api.schemas import ErrorResponse
 from api.views import ContractView
 

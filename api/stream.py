@@ -19,7 +19,7 @@ from api.app import OPERATION
 from api.authentication import authenticate, client_address
 from api.edge import TOO_LARGE, answer_failure, request_id
 from api.errors import too_large
-from api.routes import Operation
+from api.routing import Operation
 from completions.database import in_database, is_busy
 from completions.failures import ClientLeft, Failure, database_busy, internal
 

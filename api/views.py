@@ -12,7 +12,7 @@ from api.app import OPERATION
 from api.authentication import authenticate, client_address
 from api.edge import TOO_LARGE, request_id
 from api.errors import error_body, error_headers, too_large
-from api.routes import Operation
+from api.routing import Operation
 from api.schemas import Shape
 from completions.database import is_busy
 from completions.failures import Failure, database_busy, internal

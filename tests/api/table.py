@@ -4,7 +4,8 @@ import re
 from dataclasses import dataclass
 from uuid import uuid4
 
-from api.routes import ROUTES, Operation, Route
+from api.routes import ROUTES
+from api.routing import Operation, Route
 
 MODEL = "tiny"
 

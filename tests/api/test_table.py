@@ -10,7 +10,8 @@ import pytest
 
 from accounts.keys import create_key, pause_key, revoke_key
 from accounts.models import User
-from api.routes import ROUTES, Route
+from api.routes import ROUTES
+from api.routing import Route
 from tests.api.conftest import some_address
 from tests.api.raw import exchange, head
 from tests.api.table import CALLS, KEYED, MODEL, OWNED, Call
