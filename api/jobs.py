@@ -24,20 +24,14 @@ from api.times import iso, iso_or_none
 from api.views import KeyView, answer
 from completions.admission import check_submission
 from completions.database import in_database
-from completions.failures import (
-    Failure,
-    job_cancelled,
-    job_failed,
-    job_not_found,
-    job_result_expired,
-    restored,
-    running_elsewhere,
-)
+from completions.failures import Failure, running_elsewhere
 from completions.generation import RecordLost
+from completions.kept_failures import restored
 from completions.request import CompletionRequest
 from jobs import completion_jobs
 from jobs.job_kind import JOB, result_of
 from jobs.models import Job
+from jobs.refusals import job_cancelled, job_failed, job_not_found, job_result_expired
 from jobs.states import WorkState
 
 STATUSES = {

@@ -1,13 +1,13 @@
-"""Every way in which a request can be refused or fail, as the contract names it (section 3).
+"""The ways in which a request can be refused or fail, as the contract names it (section 3).
 
-A `Failure` is raised or stored anywhere; `api.errors` is the one place that writes it out.
+A `Failure` is raised anywhere, or kept by `completions.kept_failures`; `api.errors` is the one
+place that writes it out.
 """
 
 import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-import msgspec
 from django.conf import settings
 
 from accounts.keys import KeyState
@@ -282,37 +282,6 @@ def internal() -> Failure:
     )
 
 
-def job_failed() -> Failure:
-    """The API could not run background work, or could not keep its result (C-093, C-437, C-656)."""
-    return Failure(
-        500,
-        "The server had an error while running this work. Nothing was paid. Submit it again.",
-        "job_failed",
-        ErrorType.INTERNAL,
-        may_retry=False,
-    )
-
-
-def job_not_found() -> Failure:
-    """No Job of the User has this id (C-072)."""
-    return Failure(404, "There is no Job with this id.", "job_not_found")
-
-
-def job_cancelled() -> Failure:
-    """A cancelled Job has no result (C-081, C-435)."""
-    return Failure(409, "This Job was cancelled.", "job_cancelled", may_retry=False)
-
-
-def job_result_expired() -> Failure:
-    """The result was erased after its time (C-082, C-436)."""
-    days = settings.BASALT.job_result_seconds / 86_400
-    return Failure(
-        410,
-        f"The result of this Job was kept for {days:g} days after its end and is gone.",
-        "job_result_expired",
-    )
-
-
 def running_elsewhere() -> Failure:
     """A request with the same `Idempotency-Key` is under way (C-079, C-395)."""
     return Failure(
@@ -321,51 +290,6 @@ def running_elsewhere() -> Failure:
         "running",
         retry_after=1,
     )
-
-
-def job_capacity(most: int, what: str) -> Failure:
-    """A cap on Jobs is full (C-087, C-415, C-416)."""
-    return Failure(
-        429,
-        f"There are {most} {what}, the most that there may be. Nothing was submitted.",
-        "job_capacity",
-        may_retry=False,
-    )
-
-
-class KeptFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A failure in a column: its status and object, without its headers (C-434)."""
-
-    status: int
-    message: str
-    code: str | None = None
-    type: ErrorType = ErrorType.INVALID_REQUEST
-    param: str | None = None
-    retryable: bool | None = None
-    retry_after: int | None = None
-    upstream_status: int | None = None
-    may_retry: bool = True
-
-
-def stored(failure: Failure) -> object:
-    """Return a failure as a column of JSON keeps it; see `restored`."""
-    kept = KeptFailure(
-        status=failure.status,
-        message=failure.message,
-        code=failure.code,
-        type=failure.type,
-        param=failure.param,
-        retryable=failure.retryable,
-        retry_after=failure.retry_after,
-        upstream_status=failure.upstream_status,
-        may_retry=failure.may_retry,
-    )
-    return msgspec.to_builtins(kept)
-
-
-def restored(kept: object) -> Failure:
-    """Return the failure that `stored` wrote."""
-    return Failure(**msgspec.structs.asdict(msgspec.convert(kept, KeptFailure)))
 
 
 RETRIED = (FailureCode.OUT_OF_MEMORY, FailureCode.ENGINE_DEAD, FailureCode.UNREACHABLE)

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from django.conf import settings
 
-from completions.failures import restored
+from completions.kept_failures import restored
 from harvests.files import Links
 from harvests.models import Harvest, HarvestRun, Stage
 from harvests.refusals import harvest_not_found

@@ -15,7 +15,8 @@ from django.db import connection
 from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 
-from completions.failures import Failure, restored, stored
+from completions.failures import Failure
+from completions.kept_failures import restored, stored
 from harvests.models import Harvest, HarvestRun, Stage
 from inference.client import LOST
 from inference.fleet import harvest_worker, queue_of

@@ -8,7 +8,6 @@ from django.db import connection, transaction
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from completions.failures import job_capacity
 from completions.generation import Record
 from completions.kept import KeptBody, forget_files, keep_request
 from completions.payer import Payer
@@ -16,6 +15,7 @@ from completions.request import CompletionRequest
 from jobs import queue
 from jobs.job_kind import REQUESTS, RESULTS, JobKind
 from jobs.models import Job, JobQuerySet
+from jobs.refusals import job_capacity
 from jobs.states import WorkState
 
 SUBMIT_LOCK = 0x6A6F6273

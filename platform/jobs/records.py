@@ -12,10 +12,12 @@ from django.db import DatabaseError, transaction
 from django.db.models import F
 from django.db.models.functions import Coalesce, Now
 
-from completions.failures import Failure, job_failed, stored
+from completions.failures import Failure
 from completions.generation import RecordLost
+from completions.kept_failures import stored
 from completions.payer import NotYet
 from jobs.models import Work
+from jobs.refusals import job_failed
 from jobs.states import LIVE, WorkState, before
 
 log = structlog.get_logger()

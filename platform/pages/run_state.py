@@ -8,7 +8,7 @@ from datetime import UTC
 import msgspec
 from django.utils import timezone
 
-from completions.failures import restored
+from completions.kept_failures import restored
 from inference import catalogue
 from inference.tokenizers import CONTEXT_TOKENS, TokenCounter, counter_for
 from jobs.models import Run

@@ -8,7 +8,8 @@ from django.utils import timezone
 from playwright.sync_api import Page, expect
 
 from billing.allowance import BudgetExceeded, Short
-from completions.failures import budget_exceeded, stored
+from completions.failures import budget_exceeded
+from completions.kept_failures import stored
 from jobs.models import Run
 from tests.billing.factory import make_user_with
 from tests.browser.conftest import PageFor
