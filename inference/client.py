@@ -18,6 +18,7 @@ import redis
 import structlog
 from celery import current_app
 from django.conf import settings
+from kombu.exceptions import KombuError
 
 from inference import valkey, wire
 from inference.engine.messages import (
@@ -46,8 +47,8 @@ RING = "inference.ring"
 CONSUMER_LIFE_MS = 5000
 FETCHES_AT_ONCE = 4
 """Large events that are brought from Valkey at the same time."""
-LOST = (redis.exceptions.RedisError, OSError)
-"""What a broken connection to Valkey raises."""
+LOST = (redis.exceptions.RedisError, KombuError, OSError)
+"""What a broken connection to Valkey raises, our own or Celery's."""
 
 
 def queue_of(model_id: str) -> str:

@@ -15,9 +15,9 @@ from celery import current_app
 from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
-from kombu.exceptions import KombuError
 
 from feedback.models import Note
+from inference.client import LOST
 
 log = structlog.get_logger()
 
@@ -51,7 +51,7 @@ def ring() -> None:
         current_app.send_task(
             "feedback.make_issues", queue="runner", expires=60, ignore_result=True, retry=False
         )
-    except (OSError, KombuError) as lost:
+    except LOST as lost:
         log.info("the bell for feedback was not heard", error=str(lost))
 
 

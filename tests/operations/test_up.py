@@ -290,6 +290,19 @@ def test_one_clock_of_a_site_ticks(first: Up) -> None:
     assert not list(ROOT.glob("celerybeat*"))
 
 
+def test_a_clock_that_lost_the_database_ticks_again(first: Up) -> None:
+    """As after a restart of the server: every connection of the clock breaks at once."""
+    ticks = first.log.count("the clock ticks")
+    assert ticks
+    with psycopg.connect(first.setting("DATABASE_URL"), autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    wait_for(lambda: first.log.count("the clock ticks") > ticks, "the clock ticks again", 60)
+    wait_for(first.healthy, "the instance is healthy", 60)
+
+
 def test_two_instances_serve_at_once_and_neither_leaves_a_process(first: Up, folder: Path) -> None:
     up = Up(folder / "other")
     try:

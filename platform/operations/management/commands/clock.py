@@ -13,7 +13,7 @@ from celery import current_app as app
 from celery.beat import Service
 from django.conf import settings
 from django.core.management.base import BaseCommand
-from django.db import DatabaseError
+from django.db import DatabaseError, connections
 from django_celery_beat.models import PeriodicTask
 
 log = structlog.get_logger()
@@ -45,6 +45,8 @@ class Command(BaseCommand):
             except (psycopg.Error, DatabaseError) as failure:
                 log.warning("the clock lost the database", cause=str(failure).strip())
                 stop.wait(LOOK_SECONDS)
+            finally:
+                connections.close_all()
 
 
 def _tick(celery: Celery, connection: psycopg.Connection, stop: threading.Event) -> None:
@@ -86,6 +88,8 @@ def _run(work: Callable[[], None], ended: threading.Event) -> None:
     try:
         work()
     finally:
+        # A thread that only ends would keep its place in the pool for ever.
+        connections.close_all()
         ended.set()
 
 
