@@ -86,6 +86,6 @@ def _call(function: Callable[[], T]) -> T:
             connection.close()
 
 
-def is_busy(error: BaseException) -> bool:
+def is_busy(error: BaseException | None) -> bool:
     """Whether an error means that no connection was free in time (C-094)."""
     return isinstance(error, OperationalError) and isinstance(error.__cause__, PoolTimeout)

@@ -13,3 +13,5 @@ urlpatterns = [
     path("metrics", metrics, name="metrics"),
     path("admin/", admin.site.urls),
 ]
+
+handler500 = "pages.faults.server_fault"

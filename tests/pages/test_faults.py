@@ -1,0 +1,61 @@
+"""What a page answers when something is wrong that is not the person's doing."""
+
+from collections.abc import Iterator
+
+import pytest
+from django.db import connection
+from django.test import Client
+
+from accounts.models import User
+from tests.accounts.factory import make_user
+
+SCRIPT = {"X-Requested-With": "basalt"}
+
+
+@pytest.fixture
+def signed(tiny_catalogue, transactional_db) -> Client:
+    client = Client(raise_request_exception=False)
+    client.force_login(make_user(), backend="django.contrib.auth.backends.ModelBackend")
+    return client
+
+
+@pytest.fixture
+def no_connection(signed: Client) -> Iterator[None]:
+    """Every connection of the pool in other hands."""
+    connection.close()
+    pool = connection.pool
+    taken = [pool.getconn() for _ in range(pool.max_size)]
+    try:
+        yield
+    finally:
+        for each in taken:
+            pool.putconn(each)
+
+
+def test_a_page_says_that_the_database_is_busy(signed: Client, no_connection: None) -> None:
+    answer = signed.get("/usage")
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert "The database is busy" in answer.content.decode()
+
+
+@pytest.mark.row("C-094")
+def test_a_script_is_told_so_in_the_form_of_errors(signed: Client, no_connection: None) -> None:
+    answer = signed.post("/playground/runs", {}, content_type="application/json", headers=SCRIPT)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+    assert answer.json()["error"]["code"] == "db_pool_exhausted"
+
+
+@pytest.mark.parametrize("headers", [{}, SCRIPT], ids=["a person", "a script"])
+def test_a_fault_is_told_without_its_cause(signed: Client, headers, monkeypatch) -> None:
+    def broken(self: User) -> bool:
+        raise RuntimeError("a secret of the server")
+
+    monkeypatch.setattr(User, "is_active", property(broken))
+    answer = signed.get("/usage", headers=headers)
+    assert answer.status_code == 500
+    assert "secret" not in answer.content.decode()
+    if headers:
+        assert answer.json()["error"]["code"] == "internal_error"
+    else:
+        assert "could not be made" in answer.content.decode()
