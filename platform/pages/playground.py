@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict
 from api.bodies import Text, checked
 from api.json_body import read_json
 from billing.allowance import tokens_left
-from completions.admission import count, find_model
+from completions.admission import find_model
+from completions.counting import count
 from completions.failures import Failure
 from completions.request import CompletionRequest
 from inference import catalogue, valkey

@@ -204,7 +204,7 @@ def test_a_lowered_request_that_loses_its_room_is_told_the_lowered_hold(
 ):
     from accounts.keys import read_key
     from billing.models import OwnerKind
-    from completions import admission, caps
+    from completions import admission
     from completions.failures import Failure
     from completions.owner import own_as
     from completions.request import CompletionRequest
@@ -224,7 +224,7 @@ def test_a_lowered_request_that_loses_its_room_is_told_the_lowered_hold(
     ownership = own_as(OwnerKind.WEB)
     try:
         with pytest.raises(Failure) as refused:
-            asyncio.run(lowered_hold(admission, caps, request, model, read_key(caller.key_id)))
+            asyncio.run(lowered_hold(request, model, read_key(caller.key_id)))
     finally:
         ownership.close()
     assert refused.value.code == "budget_exceeded"
@@ -232,8 +232,10 @@ def test_a_lowered_request_that_loses_its_room_is_told_the_lowered_hold(
     assert caller.open_holds() == 0
 
 
-async def lowered_hold(admission, caps, request, model, key):
-    counted = await admission.count(request, model)
+async def lowered_hold(request, model, key):
+    from completions import admission, caps, counting
+
+    counted = await counting.count(request, model)
     output = caps.settle_output(request, model, counted.counts)
     return await admission.take_hold(
         counted, output, payer=key, request_id="req_1", policy=admission.LIVE, record=None
