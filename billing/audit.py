@@ -1,4 +1,4 @@
-"""Does the ledger add up? Totals against lines, Holds against lines, daily sums against Holds."""
+"""Does the ledger add up? Totals and Holds against lines, sums of usage against Holds."""
 
 from dataclasses import dataclass
 
@@ -134,6 +134,53 @@ HAVING (coalesce(sum(n) FILTER (WHERE kept), 0), coalesce(sum(p) FILTER (WHERE k
         coalesce(sum(c) FILTER (WHERE NOT kept), 0))
 """
 
+WEEKLY_USAGE = """
+SELECT 'usage of User ' || user_id || ' in the week of ' || week || ', ' || model
+       || ' (completions, prompt, completion, hours)',
+       concat_ws(' ', w.n, w.p, w.c, w.hours), concat_ws(' ', h.n, h.p, h.c, h.hours)
+FROM (
+    SELECT user_id, week, model, completions AS n, prompt_tokens AS p, completion_tokens AS c, hours
+    FROM billing_weeklyusage
+) w FULL JOIN (
+    SELECT user_id, date_trunc('week', opened_at, 'UTC')::date AS week, model, count(*) AS n,
+           sum(prompt_tokens) AS p, sum(completion_tokens) AS c,
+           bit_or(1 << extract(hour FROM opened_at AT TIME ZONE 'UTC')::int) AS hours
+    FROM billing_hold WHERE state = 'settled' GROUP BY 1, 2, 3
+) h USING (user_id, week, model)
+WHERE (w.n, w.p, w.c, w.hours) IS DISTINCT FROM (h.n, h.p, h.c, h.hours)
+"""
+
+SITE_USAGE = """
+SELECT 'usage of everybody on ' || day || ', ' || model || ', ' || source || ', slot ' || slot
+       || ' (completions, prompt, completion, failed, stopped)',
+       concat_ws(' ', s.n, s.p, s.c, s.f, s.s), concat_ws(' ', h.n, h.p, h.c, h.f, h.s)
+FROM (
+    SELECT day, slot, model, source, completions AS n, prompt_tokens AS p, completion_tokens AS c,
+           failed AS f, stopped AS s
+    FROM billing_siteusage
+) s FULL JOIN (
+    SELECT (opened_at AT TIME ZONE 'UTC')::date AS day,
+           ('x' || right(user_id::text, 1))::bit(4)::int AS slot, model, source, count(*) AS n,
+           sum(prompt_tokens) AS p, sum(completion_tokens) AS c,
+           count(*) FILTER (WHERE status = 'failed') AS f,
+           count(*) FILTER (WHERE status = 'stopped') AS s
+    FROM billing_hold WHERE state = 'settled' GROUP BY 1, 2, 3, 4
+) h USING (day, slot, model, source)
+WHERE (s.n, s.p, s.c, s.f, s.s) IS DISTINCT FROM (h.n, h.p, h.c, h.f, h.s)
+"""
+
+SITE_USERS = """
+SELECT 'Users who ran on ' || day || ', slot ' || slot, coalesce(s.n, 0), coalesce(h.n, 0)
+FROM (
+    SELECT day, slot, sum(users) AS n FROM billing_siteusage GROUP BY 1, 2
+) s FULL JOIN (
+    SELECT (opened_at AT TIME ZONE 'UTC')::date AS day,
+           ('x' || right(user_id::text, 1))::bit(4)::int AS slot, count(DISTINCT user_id) AS n
+    FROM billing_hold WHERE state = 'settled' GROUP BY 1, 2
+) h USING (day, slot)
+WHERE s.n IS DISTINCT FROM h.n
+"""
+
 # A reaper ends a lease within moments of its end, or one lease after the database came back.
 LOST_HOLDS = """
 SELECT 'Hold ' || h.id || ' of ' || h.tokens || ' tokens, lost by the ' || o.kind || ' process '
@@ -153,6 +200,9 @@ SUMS = (
     KEY_HOLDS,
     DAILY_USAGE,
     HOURLY_USAGE,
+    WEEKLY_USAGE,
+    SITE_USAGE,
+    SITE_USERS,
 )
 
 

@@ -230,7 +230,11 @@ def settle(
         hold.counted = counted
         hold.state, hold.ended_at = HoldState.SETTLED, at
         books.write(
-            statements.end_hold(hold), statements.add_usage(hold), statements.add_hour(hold)
+            statements.end_hold(hold),
+            statements.add_to_site(hold),
+            statements.add_usage(hold),
+            statements.add_hour(hold),
+            statements.add_week(hold),
         )
     return True
 

@@ -9,13 +9,13 @@ totals are read by a statement after it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 from django.db import DEFAULT_DB_ALIAS, connection
 
-from billing.models import Bucket, EntryKind, Hold, UsageStatus
+from billing.models import SLOTS, Bucket, EntryKind, Hold, UsageStatus
 
 Value: TypeAlias = UUID | str | int | date | datetime | None
 """What a parameter may be."""
@@ -217,6 +217,35 @@ def insert_lines(lines: Sequence[Line]) -> Statement:
     )
 
 
+def add_to_site(hold: Hold) -> Statement:
+    """Add a Hold that was just settled to everybody's day. Goes before `add_usage` of the Hold.
+
+    Whether its User ran before on the day is read under the lock of their Account, so that waiting
+    for the row of the sums changes nothing of it.
+    """
+    day = day_of(hold.opened_at)
+    return Statement(
+        """
+        INSERT INTO billing_siteusage AS s
+            (day, slot, model, source, completions, prompt_tokens, completion_tokens, failed,
+             stopped, users)
+        SELECT %s, %s, %s, %s, 1, %s, %s, %s, %s, (NOT EXISTS (
+            SELECT 1 FROM billing_dailyusage WHERE user_id = %s AND day = %s
+        ))::int
+        ON CONFLICT ON CONSTRAINT site_usage_once DO UPDATE
+        SET completions = s.completions + 1,
+            prompt_tokens = s.prompt_tokens + excluded.prompt_tokens,
+            completion_tokens = s.completion_tokens + excluded.completion_tokens,
+            failed = s.failed + excluded.failed,
+            stopped = s.stopped + excluded.stopped,
+            users = s.users + excluded.users
+        """,
+        [day, hold.user_id.int % SLOTS, hold.model, hold.source, hold.prompt_tokens,
+         hold.completion_tokens, int(hold.status == UsageStatus.FAILED),
+         int(hold.status == UsageStatus.STOPPED), hold.user_id, day],
+    )  # fmt: skip
+
+
 def add_usage(hold: Hold) -> Statement:
     """Add a Hold that was just settled to its day, the UTC day on which it began (U-39)."""
     return Statement(
@@ -233,7 +262,7 @@ def add_usage(hold: Hold) -> Statement:
             failed = d.failed + excluded.failed,
             stopped = d.stopped + excluded.stopped
         """,
-        [hold.user_id, hold.key_id, hold.model, hold.source, hold.opened_at.astimezone(UTC).date(),
+        [hold.user_id, hold.key_id, hold.model, hold.source, day_of(hold.opened_at),
          hold.prompt_tokens, hold.completion_tokens, hold.paid,
          int(hold.status == UsageStatus.FAILED), int(hold.status == UsageStatus.STOPPED)],
     )  # fmt: skip
@@ -254,6 +283,30 @@ def add_hour(hold: Hold) -> Statement:
         [hold.user_id, hour_of(hold.opened_at), hold.model, hold.prompt_tokens,
          hold.completion_tokens],
     )  # fmt: skip
+
+
+def add_week(hold: Hold) -> Statement:
+    """Add a Hold that was just settled to the UTC week in which it began."""
+    hour = hour_of(hold.opened_at)
+    return Statement(
+        """
+        INSERT INTO billing_weeklyusage AS w
+            (user_id, week, model, completions, prompt_tokens, completion_tokens, hours)
+        VALUES (%s, %s, %s, 1, %s, %s, %s)
+        ON CONFLICT ON CONSTRAINT weekly_usage_once DO UPDATE
+        SET completions = w.completions + 1,
+            prompt_tokens = w.prompt_tokens + excluded.prompt_tokens,
+            completion_tokens = w.completion_tokens + excluded.completion_tokens,
+            hours = w.hours | excluded.hours
+        """,
+        [hold.user_id, hour.date() - timedelta(days=hour.weekday()), hold.model,
+         hold.prompt_tokens, hold.completion_tokens, 1 << hour.hour],
+    )  # fmt: skip
+
+
+def day_of(moment: datetime) -> date:
+    """Return the UTC day that holds `moment`."""
+    return moment.astimezone(UTC).date()
 
 
 def hour_of(moment: datetime) -> datetime:

@@ -33,15 +33,19 @@ from billing.models.ledger import (
     HoldQuerySet,
 )
 from billing.models.usage import (
+    SLOTS,
     DailyUsage,
     Ending,
     HourlyUsage,
+    SiteUsage,
     UnpaidRequests,
+    WeeklyUsage,
 )
 
 __all__ = [
     "MODEL_ID_LENGTH",
     "REQUEST_ID_LENGTH",
+    "SLOTS",
     "Account",
     "AllowanceMonth",
     "Bucket",
@@ -58,10 +62,12 @@ __all__ = [
     "KeyBudget",
     "Owner",
     "OwnerKind",
+    "SiteUsage",
     "Source",
     "SpendStop",
     "StopReason",
     "TokenRequest",
     "UnpaidRequests",
     "UsageStatus",
+    "WeeklyUsage",
 ]

@@ -73,6 +73,70 @@ class HourlyUsage(models.Model):
         return f"{self.user_id} {self.hour:%Y-%m-%d %H} {self.model}"
 
 
+class WeeklyUsage(models.Model):
+    """Sums of a User's settled Completions of one model that began in one week, Monday first.
+
+    Written with the settle, as `DailyUsage` is: for reports of many weeks that tell Users apart.
+    """
+
+    user = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+", db_index=False)
+    week = models.DateField()
+    """Its Monday, in UTC."""
+    model = models.CharField(max_length=MODEL_ID_LENGTH)
+    completions = models.BigIntegerField(default=0)
+    prompt_tokens = models.BigIntegerField(default=0)
+    completion_tokens = models.BigIntegerField(default=0)
+    hours = models.IntegerField(default=0)
+    """Bit `n` is set where one began in the hour `n` of UTC of any of its days."""
+
+    class Meta:
+        verbose_name_plural = "weekly usage"
+        constraints = [
+            models.UniqueConstraint(fields=["user", "week", "model"], name="weekly_usage_once")
+        ]
+        indexes = [models.Index(fields=["week"], name="weekly_usage_by_week")]
+
+    def __str__(self) -> str:
+        return f"{self.user_id} {self.week} {self.model}"
+
+
+SLOTS = 16
+"""Rows that share the sums of a day, model and source, so that settles seldom wait for another."""
+
+
+class SiteUsage(models.Model):
+    """What was settled of everybody's Completions that began on one UTC day.
+
+    Written with the settle, as `DailyUsage` is, and never larger than days times models times
+    sources: for reports that do not tell Users apart.
+    """
+
+    day = models.DateField()
+    slot = models.SmallIntegerField()
+    """The lowest four bits of the User's id; the sums of a day are those of all its slots."""
+    model = models.CharField(max_length=MODEL_ID_LENGTH)
+    source = models.CharField(max_length=16, choices=Source)
+    completions = models.BigIntegerField(default=0)
+    prompt_tokens = models.BigIntegerField(default=0)
+    completion_tokens = models.BigIntegerField(default=0)
+    failed = models.BigIntegerField(default=0)
+    stopped = models.BigIntegerField(default=0)
+    users = models.BigIntegerField(default=0)
+    """Users whose first Completion of the day to settle was one of these: a day's sum counts each
+    User once."""
+
+    class Meta:
+        verbose_name_plural = "site usage"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["day", "slot", "model", "source"], name="site_usage_once"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.day} {self.model} {self.source}, slot {self.slot}"
+
+
 class Ending(models.TextChoices):
     """How a request ended that paid nothing."""
 

@@ -96,20 +96,24 @@ def users(days: Days) -> Report:
 
 
 RAN_OF_DAYS = """
-SELECT day, count(*), sum(completions)::bigint, sum(tokens)::bigint FROM (
-    SELECT d.day, d.user_id, sum(d.completions) AS completions,
-           sum(d.prompt_tokens + d.completion_tokens) AS tokens
-    FROM billing_dailyusage d JOIN accounts_user u ON u.id = d.user_id
-    WHERE d.day BETWEEN %s AND %s AND NOT u.is_staff AND NOT u.team AND u.deleted_at IS NULL
-    GROUP BY 1, 2
-) of_users GROUP BY 1
+SELECT day, sum(users)::bigint, sum(completions)::bigint, sum(tokens)::bigint FROM (
+    SELECT day, users, completions, prompt_tokens + completion_tokens AS tokens
+    FROM billing_siteusage WHERE day BETWEEN %(first)s AND %(last)s
+    UNION ALL
+    SELECT d.day, -(row_number() OVER (PARTITION BY d.user_id, d.day) = 1)::int,
+           -d.completions, -d.prompt_tokens - d.completion_tokens
+    FROM accounts_user u JOIN billing_dailyusage d ON d.user_id = u.id
+    WHERE (u.is_staff OR u.team OR u.deleted_at IS NOT NULL)
+          AND d.day BETWEEN %(first)s AND %(last)s
+) of_everybody_but_the_team GROUP BY 1
 """
+"""Everybody's days, less those of the team: the team are few, and everybody else is not."""
 
 
 def _daily_numbers(days: Days, new: QuerySet[User]) -> Table:
     joined = _by_day(new.values_list("created_at__date").annotate(n=Count("id")))
     with connection.cursor() as cursor:
-        cursor.execute(RAN_OF_DAYS, [days.first, days.last])
+        cursor.execute(RAN_OF_DAYS, {"first": days.first, "last": days.last})
         ran = {day: (users, n, tokens) for day, users, n, tokens in cursor.fetchall()}
     return Table(
         "daily",

@@ -2,27 +2,35 @@
 
 The hours are read once, whatever the number of time zones: for each User a mask of UTC hours, in
 each period in which no clock changes. A time zone's hours are that mask, turned by its offset.
+Whole weeks of a period come from the sums by week, only what lies between them from those by hour.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from django.db import connection
 
-HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+HOUR, DAY, WEEK = timedelta(hours=1), timedelta(days=1), timedelta(days=7)
 HOURS_A_DAY = 24
 FULL = (1 << HOURS_A_DAY) - 1
 
 RAN = """
-SELECT h.user_id, width_bucket(h.hour, %(starts)s::timestamptz[]) - 1,
-       bit_or(1 << extract(hour FROM h.hour AT TIME ZONE 'UTC')::int)
-FROM billing_hourlyusage h JOIN accounts_user u ON u.id = h.user_id
-WHERE h.hour >= %(begins)s AND h.hour < %(ends)s
-      AND NOT u.is_staff AND NOT u.team AND u.deleted_at IS NULL
+SELECT ran.user_id, ran.place, bit_or(ran.mask)
+FROM (
+    SELECT user_id, width_bucket(week::timestamp AT TIME ZONE 'UTC', %(starts)s::timestamptz[]) - 1
+           AS place, hours AS mask
+    FROM billing_weeklyusage WHERE week = ANY(%(weeks)s::date[])
+    UNION ALL
+    SELECT h.user_id, width_bucket(h.hour, %(starts)s::timestamptz[]) - 1,
+           1 << extract(hour FROM h.hour AT TIME ZONE 'UTC')::int
+    FROM unnest(%(from)s::timestamptz[], %(to)s::timestamptz[]) AS part(begins, ends)
+    JOIN billing_hourlyusage h ON h.hour >= part.begins AND h.hour < part.ends
+) ran JOIN accounts_user u ON u.id = ran.user_id
+WHERE NOT u.is_staff AND NOT u.team AND u.deleted_at IS NULL
 GROUP BY 1, 2
 """
 
@@ -51,6 +59,27 @@ def periods(zones: Sequence[ZoneInfo], begins: datetime, ends: datetime) -> list
     return found
 
 
+def whole_weeks(
+    starts: Sequence[datetime], begins: datetime, ends: datetime
+) -> tuple[list[date], list[tuple[datetime, datetime]]]:
+    """Return the weeks in which no clock changes, by their Mondays, and the spans between them."""
+    weeks: list[date] = []
+    rest: list[tuple[datetime, datetime]] = []
+    monday = begins.replace(hour=0) + -begins.weekday() % 7 * DAY
+    monday += WEEK if monday < begins else timedelta(0)
+    at = begins
+    while monday + WEEK <= ends:
+        if not any(monday < start < monday + WEEK for start in starts):
+            weeks.append(monday.date())
+            if at < monday:
+                rest.append((at, monday))
+            at = monday + WEEK
+        monday += WEEK
+    if at < ends:
+        rest.append((at, ends))
+    return weeks, rest
+
+
 def users_of_hours(
     zones: Sequence[ZoneInfo], begins: datetime, ends: datetime
 ) -> list[dict[int, int]]:
@@ -62,7 +91,9 @@ def users_of_hours(
     masks: list[dict[UUID, int]] = [defaultdict(int) for _ in zones]
     with connection.cursor() as cursor:
         starts = [period.begins for period in known]
-        cursor.execute(RAN, {"starts": starts, "begins": begins, "ends": ends})
+        weeks, rest = whole_weeks(starts, begins, ends)
+        spans = {"from": [span[0] for span in rest], "to": [span[1] for span in rest]}
+        cursor.execute(RAN, {"starts": starts, "weeks": weeks, **spans})
         for user_id, place, mask in cursor.fetchall():
             for zone, turn in enumerate(known[place].turns):
                 masks[zone][user_id] |= (mask << turn | mask >> (HOURS_A_DAY - turn)) & FULL

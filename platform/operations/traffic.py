@@ -17,13 +17,11 @@ from billing.models import DailyUsage, Ending, Entry, Hold, HourlyUsage, Source,
 from operations import spend
 from operations.analytics import Days, Report
 from operations.hours import users_of_hours
-from operations.sums import Split, Sums, Value, summed
+from operations.sums import RANKED, Split, Sums, Value, summed
 from operations.tables import Cell, Column, Table
 
 LISTED = 50
 """Completions and Budget changes that a list shows."""
-RANKED = 1000
-"""Users of a table at most, those with the most tokens."""
 OF_A_MODEL = 200
 """Users of one model that the last 48 hours list one by one."""
 
@@ -121,12 +119,11 @@ def usage_report(days: Days) -> Report:
         named = sorted((-sums[value].tokens, names.get(value, str(value)), value) for value in sums)
         return [(name, *sums[value].counted) for _, name, value in named]
 
-    users = found[Split.USER]
-    most = sorted(users, key=lambda user_id: -users[user_id].tokens)[:RANKED]
-    found[Split.USER] = {user_id: users[user_id] for user_id in most}
-    emails: dict[Value, str] = {
-        user.id: user.email for user in User.objects.filter(id__in=map(str, most)).only("email")
-    }
+    emails: dict[Value, str] = dict(
+        User.objects.filter(id__in=[str(user_id) for user_id in found[Split.USER]]).values_list(
+            "id", "email"
+        )
+    )
     labels: dict[Value, str] = {source.value: str(source.label) for source in Source}
     return Report(
         (),

@@ -75,6 +75,12 @@ def test_a_sound_ledger_has_no_discrepancy(history):
         ("DELETE FROM billing_dailyusage", "usage of User"),
         ("UPDATE billing_hourlyusage SET completions = completions + 1", "in the hour of"),
         ("DELETE FROM billing_hourlyusage", "in the hour of"),
+        ("UPDATE billing_weeklyusage SET hours = 0", "in the week of"),
+        ("DELETE FROM billing_weeklyusage", "in the week of"),
+        ("UPDATE billing_siteusage SET completions = completions + 1", "usage of everybody on"),
+        ("UPDATE billing_siteusage SET slot = (slot + 1) % 16", "usage of everybody on"),
+        ("UPDATE billing_siteusage SET users = users + 1", "Users who ran on"),
+        ("DELETE FROM billing_siteusage", "Users who ran on"),
     ],
 )
 def test_a_changed_number_is_found_and_named(history, change, subject):

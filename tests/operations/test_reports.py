@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from django.conf import settings
 from django.db import connection
+from django.db.models import Q, Sum
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
@@ -22,6 +23,7 @@ from billing import spend_stop
 from billing.grants import grant
 from billing.models import (
     Counted,
+    DailyUsage,
     Ending,
     HourlyUsage,
     OwnerKind,
@@ -30,11 +32,13 @@ from billing.models import (
     UsageStatus,
 )
 from billing.owners import Lease, register
+from billing.usage import WEEKS
 from feedback.models import Kind, Note
 from operations import analytics, reports, spend, traffic
 from operations.analytics import Days, near, paces
-from operations.hours import periods, users_of_hours
+from operations.hours import periods, users_of_hours, whole_weeks
 from operations.models import SpendKind, SpendSample, WarmWindow
+from operations.sums import Split, summed
 from operations.tables import Column, Table
 from tests.billing.factory import give_back, make_user_with, pay, take
 
@@ -238,6 +242,9 @@ def test_hours_of_many_clocks_are_those_that_each_clock_shows():
     HourlyUsage.objects.bulk_create(
         HourlyUsage(user=users[n % 7], hour=hour, model=str(n)) for n, hour in enumerate(drawn)
     )
+    with connection.cursor() as cursor:
+        for user in users:
+            cursor.execute(WEEKS, [user.id])
     names = ["UTC", "Europe/Prague", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe",
              "Pacific/Chatham", "America/St_Johns"]  # fmt: skip
     zones = [ZoneInfo(name) for name in names]
@@ -247,6 +254,42 @@ def test_hours_of_many_clocks_are_those_that_each_clock_shows():
         with connection.cursor() as cursor:
             cursor.execute(PLAIN, [name, begins, ends])
             assert of_zone == dict(cursor.fetchall()), name
+    weeks, rest = whole_weeks([each.begins for each in periods(zones, begins, ends)], begins, ends)
+    assert len(weeks) > 25
+    between = Q()
+    for first, last in rest:
+        between |= Q(hour__gte=first, hour__lt=last)
+    # What lies in the whole weeks is read from their sums alone.
+    assert HourlyUsage.objects.exclude(between).delete()[0] > 100
+    assert users_of_hours(zones, begins, ends) == found
+
+
+@pytest.mark.row("A-478")
+def test_users_of_any_days_are_told_apart_as_their_days_say(lease):
+    """Whole weeks and the days beside them add up to the days, wherever a report begins."""
+    draw = random.Random(8)
+    users = [make_user_with(budget=10**6) for _ in range(3)]
+    for _ in range(60):
+        moment = AT + timedelta(days=draw.randrange(30), hours=draw.randrange(24))
+        model = draw.choice(["tiny", "large"])
+        ran(draw.choice(users), lease, moment, draw.randrange(1, 9), 2, model=model)
+    for length in (*range(1, 9), 13, 14, 15, 21, 30):
+        first = DAY + timedelta(days=draw.randrange(31 - length))
+        last = first + timedelta(days=length - 1)
+        for model in ("", "tiny"):
+            right = DailyUsage.objects.filter(day__range=(first, last), model__startswith=model)
+            tokens = right.order_by().values_list("user").annotate(
+                n=Sum("completions"), given=Sum("prompt_tokens"), taken=Sum("completion_tokens")
+            )  # fmt: skip
+            found = summed(Days(first, last, model=model), (Split.USER, Split.DAY))
+            assert {user: sums.counted for user, sums in found[Split.USER].items()} == {
+                user: tuple(numbers) for user, *numbers in tokens
+            }, (first, length, model)
+            assert sum(sums.tokens for sums in found[Split.DAY].values()) == sum(
+                sums.tokens for sums in found[Split.USER].values()
+            )
+            one = summed(Days(first, last, users[0].id, model), (Split.USER, Split.MODEL))
+            assert one[Split.USER].get(users[0].id) == (found[Split.USER].get(users[0].id))
 
 
 def count(model: str, minutes: int, until: datetime, price: str = "36.32") -> None:

@@ -15,11 +15,18 @@ from django.db import connection
 from django.utils import timezone
 
 from accounts.models import AdminAction, ApiKey, Mail, MailKind, Tag, User, UserTag
+from billing.usage import rebuild_site
 
 KEYS = 100
 """Keys of the User who has half of all Completions."""
 MODELS = ("smollm2-135m-instruct-q4", "smollm2-135m-instruct-q4-bf16", "rare")
-LONG = ("billing_hold", "billing_entry", "billing_dailyusage", "billing_hourlyusage")
+LONG = (
+    "billing_hold",
+    "billing_entry",
+    "billing_dailyusage",
+    "billing_hourlyusage",
+    "billing_weeklyusage",
+)
 
 PEOPLE = """
 CREATE TEMPORARY TABLE people AS
@@ -74,6 +81,14 @@ INSERT INTO billing_hourlyusage (user_id, model, hour, completions, prompt_token
 SELECT user_id, model, date_trunc('hour', opened_at, 'UTC'), count(*), sum(prompt_tokens),
   sum(completion_tokens)
 FROM billing_hold WHERE state = 'settled' GROUP BY 1, 2, 3
+"""
+WEEKS = """
+INSERT INTO billing_weeklyusage (user_id, week, model, completions, prompt_tokens,
+                                 completion_tokens, hours)
+SELECT user_id, date_trunc('week', hour AT TIME ZONE 'UTC')::date, model, sum(completions),
+  sum(prompt_tokens), sum(completion_tokens),
+  bit_or(1 << extract(hour FROM hour AT TIME ZONE 'UTC')::int)
+FROM billing_hourlyusage GROUP BY 1, 2, 3
 """
 MONTHS = """
 INSERT INTO billing_account (user_id, budget_left)
@@ -149,8 +164,9 @@ def make_site(*, users: int, completions: int) -> Site:
     }
     _run(PEOPLE, wanted)
     with _bare(LONG):
-        for statement in (HOLDS, ENTRIES, DAYS, HOURS):
+        for statement in (HOLDS, ENTRIES, DAYS, HOURS, WEEKS):
             _run(statement, wanted)
+    rebuild_site()
     for statements in (MONTHS, UNPAID, SPEND):
         _run(statements, wanted)
     _decisions(people, admin)
