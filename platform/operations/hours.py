@@ -5,22 +5,19 @@ each period in which no clock changes. A time zone's hours are that mask, turned
 Whole weeks of a period come from the sums by week, only what lies between them from those by hour.
 """
 
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from django.db import connection
+from psycopg import sql
 
 HOUR, DAY, WEEK = timedelta(hours=1), timedelta(days=1), timedelta(days=7)
 HOURS_A_DAY = 24
-FULL = (1 << HOURS_A_DAY) - 1
 
 RAN = """
-SELECT ran.user_id, ran.place, bit_or(ran.mask)
-FROM (
+WITH ran AS (
     SELECT user_id, width_bucket(week::timestamp AT TIME ZONE 'UTC', %(starts)s::timestamptz[]) - 1
            AS place, hours AS mask
     FROM billing_weeklyusage WHERE week = ANY(%(weeks)s::date[])
@@ -29,10 +26,21 @@ FROM (
            1 << extract(hour FROM h.hour AT TIME ZONE 'UTC')::int
     FROM unnest(%(from)s::timestamptz[], %(to)s::timestamptz[]) AS part(begins, ends)
     JOIN billing_hourlyusage h ON h.hour >= part.begins AND h.hour < part.ends
-) ran JOIN accounts_user u ON u.id = ran.user_id
-WHERE NOT u.is_staff AND NOT u.team AND u.deleted_at IS NULL
-GROUP BY 1, 2
+), masks AS (
+    SELECT ran.user_id, ran.place, bit_or(ran.mask)::bigint AS mask
+    FROM ran JOIN accounts_user u ON u.id = ran.user_id
+    WHERE NOT u.is_staff AND NOT u.team AND u.deleted_at IS NULL
+    GROUP BY 1, 2
+), turned AS (
+    SELECT clock.zone, masks.user_id,
+           bit_or((masks.mask << clock.turn) | (masks.mask >> (24 - clock.turn))) AS mask
+    FROM masks JOIN unnest(%(places)s::int[], %(zones)s::int[], %(turns)s::int[])
+        AS clock(place, zone, turn) USING (place)
+    GROUP BY 1, 2
+)
+SELECT zone, {counts} FROM turned GROUP BY 1
 """
+COUNT = sql.SQL("count(*) FILTER (WHERE (mask >> {}) & 1 = 1)")
 
 
 @dataclass(frozen=True)
@@ -88,27 +96,33 @@ def users_of_hours(
     `begins` and `ends` are whole hours. The team's accounts are left out (A-463).
     """
     known = periods(zones, begins, ends)
-    masks: list[dict[UUID, int]] = [defaultdict(int) for _ in zones]
+    starts = [period.begins for period in known]
+    weeks, rest = whole_weeks(starts, begins, ends)
+    clocks = [
+        (place, zone, turn)
+        for place, period in enumerate(known)
+        for zone, turn in enumerate(period.turns)
+    ]
+    counts = sql.SQL(", ").join(COUNT.format(hour) for hour in range(HOURS_A_DAY))
+    found: list[dict[int, int]] = [{} for _ in zones]
     with connection.cursor() as cursor:
-        starts = [period.begins for period in known]
-        weeks, rest = whole_weeks(starts, begins, ends)
-        spans = {"from": [span[0] for span in rest], "to": [span[1] for span in rest]}
-        cursor.execute(RAN, {"starts": starts, "weeks": weeks, **spans})
-        for user_id, place, mask in cursor.fetchall():
-            for zone, turn in enumerate(known[place].turns):
-                masks[zone][user_id] |= (mask << turn | mask >> (HOURS_A_DAY - turn)) & FULL
-    return [_counted(of_zone) for of_zone in masks]
+        cursor.execute(
+            sql.SQL(RAN).format(counts=counts),
+            {
+                "starts": starts,
+                "weeks": weeks,
+                "from": [span[0] for span in rest],
+                "to": [span[1] for span in rest],
+                "places": [place for place, _, _ in clocks],
+                "zones": [zone for _, zone, _ in clocks],
+                "turns": [turn for _, _, turn in clocks],
+            },
+        )
+        for zone, *users in cursor.fetchall():
+            found[zone] = {hour: count for hour, count in enumerate(users) if count}
+    return found
 
 
 def _turns(zones: Sequence[ZoneInfo], moment: datetime) -> tuple[int, ...]:
     offsets = [moment.astimezone(zone).utcoffset() or timedelta() for zone in zones]
     return tuple(offset // HOUR % HOURS_A_DAY for offset in offsets)
-
-
-def _counted(masks: dict[UUID, int]) -> dict[int, int]:
-    found: dict[int, int] = defaultdict(int)
-    for mask, users in Counter(masks.values()).items():
-        for hour in range(HOURS_A_DAY):
-            if mask >> hour & 1:
-                found[hour] += users
-    return dict(found)
