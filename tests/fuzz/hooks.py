@@ -17,6 +17,8 @@ SERVED = ("tiny", "basalt/tiny-llama")
 VOCABULARY = 384
 FITTING = 64
 """Tokens that always fit the context of the tiny model."""
+CHOICE_FIELDS = {"index", "text", "logprobs", "finish_reason", "stop_reason"}
+"""Of a chunk."""
 
 
 def every_second(value: object) -> bool:
@@ -139,7 +141,7 @@ def contract_conformance(context: CheckContext, response: Response, case: Case) 
 def check_stream(text: str) -> None:
     """Each event is a chunk or an error of the contract, and the last one is `[DONE]`."""
     data = [line.removeprefix("data: ") for line in text.split("\n") if line.startswith("data: ")]
-    assert data[-1] == "[DONE]"
+    assert data[-1:] == ["[DONE]"], f"the stream ends with {text[-300:]!r}"
     for event in map(json.loads, data[:-1]):
         if event.get("object") == "loom.node":
             conform(event, "Node")
@@ -147,9 +149,9 @@ def check_stream(text: str) -> None:
         if "error" in event:
             conform(event, "ErrorResponse")
             continue
-        assert event["object"] == "text_completion"
+        assert event.get("object") == "text_completion", f"an event is {event}"
         for choice in event["choices"]:
-            assert set(choice) == {"index", "text", "logprobs", "finish_reason", "stop_reason"}
+            assert set(choice) == CHOICE_FIELDS, f"a choice has {sorted(choice)}"
             if choice["logprobs"] is not None:
                 conform(choice["logprobs"], "Logprobs")
         if "usage" in event:
