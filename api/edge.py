@@ -36,6 +36,8 @@ TRICKLES = "basalt.trickles"
 BASE64 = "basalt.base64"
 """Set by an answer that is base64 of random bytes almost throughout: nothing in it repeats."""
 
+_REFUSED = re.compile(r"q\s*=\s*0(\.0*)?")
+"""The quality of an encoding that the client does not take."""
 _GIVEN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 EXPOSED = (
     b"X-Request-Id, Retry-After, retry-after-ms, X-Should-Retry, X-Acs-Max-Tokens-Clamped, "
@@ -107,7 +109,7 @@ def takes_gzip(scope: Scope) -> bool:
     for part in accepted.lower().split(","):
         name, _, quality = part.strip().partition(";")
         if name.strip() == "gzip":
-            return quality.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+            return not _REFUSED.fullmatch(quality.strip())
     return False
 
 

@@ -139,8 +139,16 @@ class BoundedRequest(WebRequest):  # type: ignore[misc]
         self.path = self.uri.split(b"?", 1)[0]
         self.client = self.channel.getPeer()
         self.host = self.channel.getHost()
+        # No WebSocket is offered: who asks for one is answered as anybody else.
+        self.requestHeaders.removeHeader(b"upgrade")
         self.registerProducer(self.valve, True)
         self.process()
+
+    def handle_reply(self, message: dict[str, Any]) -> None:
+        """Pass a part of an answer on; that to a HEAD has no body, in however many parts."""
+        if self.method == b"HEAD" and message["type"] == "http.response.body":
+            message = {**message, "body": b""}
+        super().handle_reply(message)
 
     def finish(self) -> None:
         """End the answer; a client that still sends a refused body may first read it."""

@@ -95,7 +95,8 @@ def test_json_is_gzipped_from_500_bytes_on_and_only_when_asked(caller):
     assert asked(500, "gzip") == "gzip"
     assert asked(500, "br, GZIP;q=0.5") == "gzip"
     assert asked(499, "gzip") is None
-    assert asked(500, "gzip;q=0") is None
+    for refused in ("gzip;q=0", "gzip; q=0.000", "gzip;Q=0.", "gzip ; q=0.0, identity"):
+        assert asked(500, refused) is None
     assert asked(500, "br") is None
 
 
@@ -304,6 +305,36 @@ def test_a_head_is_answered_as_a_get_without_its_body(web, caller):
     assert answer.header("content-type") == "application/json"
     answer = exchange(web, head("HEAD /v1/completions HTTP/1.1"), method="HEAD")
     assert (answer.status, answer.header("allow")) == (405, "POST")
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+@pytest.mark.parametrize("path", ["/openapi.json", "/v1/models", "/v1/nothing"])
+def test_no_byte_of_a_body_follows_a_head(web, path, encoding):
+    """Not of a large one either: it would be read as the next answer of the connection."""
+    asked = f"HEAD {path} HTTP/1.1\r\nHost: a\r\nAccept-Encoding: {encoding}\r\n\r\n".encode()
+    with web.raw() as connection:
+        connection.sendall(asked + head("HEAD /health HTTP/1.1"))
+        received = b"".join(iter(lambda: connection.recv(MIB), b""))
+    first, second, rest = received.split(b"\r\n\r\n")
+    assert first.startswith(b"HTTP/1.1 ")
+    assert second.startswith(b"HTTP/1.1 200 OK")
+    assert rest == b""
+
+
+@pytest.mark.row("C-042", "C-064")
+def test_who_asks_for_a_websocket_is_answered_as_anybody_else(web, caller):
+    upgrade = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec_WebSocket_Key": "dGhlIHNhbXBsZSBub25jZQ==",
+        "Sec_WebSocket_Version": "13",
+    }
+    refused = exchange(web, head("GET /v1/nothing HTTP/1.1", **upgrade))
+    assert refused.status == 404
+    assert json.loads(refused.body)["request_id"] == refused.header("x-request-id")
+    key = f"Bearer {caller.secret}"
+    answer = exchange(web, head("GET /v1/models HTTP/1.1", Authorization=key, **upgrade))
+    assert (answer.status, json.loads(answer.body)["object"]) == (200, "list")
 
 
 @pytest.mark.row("C-051")
