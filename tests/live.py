@@ -90,8 +90,11 @@ class Web:
 
 
 @contextmanager
-def web_process(log: Path, **changes: str) -> Iterator[Web]:
-    """A web process with changed settings, as environment variables."""
+def web_process(log: Path, *, waits: bool = True, **changes: str) -> Iterator[Web]:
+    """A web process with changed settings, as environment variables.
+
+    Without `waits` it may not answer yet.
+    """
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen(128)
@@ -101,7 +104,8 @@ def web_process(log: Path, **changes: str) -> Iterator[Web]:
     web = Web(f"http://127.0.0.1:{listener.getsockname()[1]}", process, log)
     listener.close()
     try:
-        web.wait_ready()
+        if waits:
+            web.wait_ready()
         yield web
     finally:
         end(process)

@@ -96,6 +96,13 @@ def load_web(database: None, logs: Path, request: pytest.FixtureRequest) -> Iter
         yield web
 
 
+@pytest.fixture(scope="session")
+def quiet_web(database: None, logs: Path) -> Iterator[Web]:
+    """Another one with nothing to do but a stream, which tells what the machine alone holds up."""
+    with web_process(logs / "quiet.log", **real_model(), **RAISED) as web:
+        yield web
+
+
 @pytest.fixture
 def new_user() -> Iterator[Callable[..., Caller]]:
     callers: list[Caller] = []

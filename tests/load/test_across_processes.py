@@ -25,10 +25,13 @@ PATH = "/v1/completions"
 @contextlib.contextmanager
 def three(logs: Path, name: str, **changes: str) -> Iterator[list[Web]]:
     with contextlib.ExitStack() as stack:
-        yield [
-            stack.enter_context(web_process(logs / f"{name}-{number}.log", **changes))
+        webs = [
+            stack.enter_context(web_process(logs / f"{name}-{number}.log", waits=False, **changes))
             for number in range(3)
         ]
+        for web in webs:
+            web.wait_ready()
+        yield webs
 
 
 @pytest.mark.row("C-325")
@@ -103,7 +106,7 @@ def test_one_line_across_web_processes_and_the_places_of_a_killed_one(
         sent = []
         for number in range(80):
             sent.append(send(number))
-            eventually(lambda n=number: running() + in_line(caller) == n + 1, 30)
+            eventually(lambda n=number: running() + in_line(caller) == n + 1, 30, every=0.005)
         assert (running(), in_line(caller)) == (16, 64)
         refused = clients[2].post(PATH, json={"prompt": [5], "max_tokens": 1})
         assert refused.status_code == 429

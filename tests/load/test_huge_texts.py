@@ -1,7 +1,7 @@
 """Huge bodies are read, checked and tokenized beside the loop: other streams of the process go on.
 
-How long one stands still depends on the machine, so that it is printed, and asserted with much
-room only.
+How long one stands still depends on the machine, so that it is printed; what is asserted is how
+many tokens it is late by, compared with a stream of a process that has nothing else to do.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from tests.conftest import Caller
 from tests.live import Web
-from tests.load.clients import Answer, connect, read_head, request_bytes, stream
+from tests.load.clients import STANDS_STILL, Answer, connect, read_head, request_bytes, stream
 from tests.load.conftest import ticking_worker
 
 MB = 10**6
@@ -67,7 +67,7 @@ async def ask_often(web: Web, times: list[float]) -> None:
 
 
 def test_huge_bodies_do_not_hold_up_another_stream(
-    load_web: Web, new_user: Callable[..., Caller]
+    load_web: Web, quiet_web: Web, new_user: Callable[..., Caller]
 ) -> None:
     huge, other = new_user(load_web), new_user(load_web)
     print()
@@ -83,10 +83,11 @@ def test_huge_bodies_do_not_hold_up_another_stream(
             )
             for number in range(2)
         ]
-        answer, times = Answer(), []
+        answer, quiet, times = Answer(), Answer(), []
         tokens = {"prompt": [5, 6], "max_tokens": 8000, "stream": True}
         beside = [
             asyncio.create_task(stream(load_web, other.secret, tokens, into=answer)),
+            asyncio.create_task(stream(quiet_web, other.secret, tokens, into=quiet)),
             asyncio.create_task(ask_often(load_web, times)),
         ]
         await asyncio.sleep(0.4)
@@ -99,10 +100,11 @@ def test_huge_bodies_do_not_hold_up_another_stream(
         print(
             f"{name}{', keyed' if keyed else ''}: {statuses[-1]}; the loop answered after "
             f"{times[len(times) // 2] * 1000:.1f} ms, at the latest {times[-1] * 1000:.0f} ms; "
-            f"largest gap of a stream {answer.largest_gap() * 1000:.0f} ms"
+            f"largest gap of a stream {answer.largest_gap() * 1000:.0f} ms, "
+            f"{answer.most_missed(quiet)} tokens behind that of another process"
         )
         assert set(statuses) <= {200, 400}
-        assert answer.largest_gap() < 1
+        assert answer.most_missed(quiet) < STANDS_STILL
 
     with ticking_worker(TICK):
         asyncio.run(beside("a small one", {"prompt": "a b c"}))
