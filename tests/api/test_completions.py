@@ -41,6 +41,18 @@ def test_the_hold_counts_as_spent_while_the_completion_runs(caller, scripted):
     assert caller.left() == 100_000 - 4
 
 
+@pytest.mark.row("C-152", "C-160")
+@pytest.mark.parametrize("sent", [2**31, 2**63, 2**64, 10**40, 1e300])
+def test_a_number_without_a_bound_reaches_the_engine_as_one_that_it_holds(caller, scripted, sent):
+    fields = {"prompt": [5], "max_tokens": 1, "top_k": sent, "priority": sent}
+    request = InBackground(caller.client, fields)
+    asked = scripted.next()
+    assert asked.request.sampling.top_k == 384  # All of the vocabulary: nothing is filtered.
+    assert asked.request.priority == min(int(sent), 2**63 - 1)
+    asked.answer("x")
+    assert request.done().status == 200
+
+
 @pytest.mark.row("C-666")
 @pytest.mark.parametrize("stream", [False, True])
 def test_id_and_time_are_those_that_inference_gave(caller, scripted, stream):

@@ -78,6 +78,14 @@ def test_sampling_a_nodes_request_again_asks_the_engine_for_the_same(loom, grows
     )
 
 
+def test_a_top_k_of_any_size_is_kept_as_sent_and_filters_nothing(loom, grows):
+    (node,) = loom.branch(loom.root, max_tokens=1, top_k=2**70)
+    asked = grows.next()
+    assert asked.request.sampling.top_k == 384
+    asked.answer("x")
+    assert loom.until(node["id"], "completed")["request"]["top_k"] == 2**70
+
+
 @pytest.mark.case(49)
 @pytest.mark.row("C-333", "C-362")
 def test_each_node_of_a_branch_holds_and_pays_for_itself(loom, caller, grows):
