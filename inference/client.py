@@ -35,6 +35,7 @@ from inference.failure_texts import (
     DEAD_MESSAGE,
     DEADLINE_MESSAGE,
     UNREACHABLE_MESSAGE,
+    UNSENT_MESSAGE,
 )
 from inference.fleet import Fleet, Stage, WorkerReport
 from inference.large import BlobMissing, Large, fetch, read_event
@@ -208,6 +209,11 @@ class InferenceClient:
                 await asyncio.to_thread(self._ring, call)
             except LOST:
                 call.fail(FailureCode.UNREACHABLE, UNREACHABLE_MESSAGE)
+                return
+            except Exception:
+                # Whatever it is, nobody shall wait for a request that never left.
+                log.exception("a request cannot be sent", request_id=call.request.request_id)
+                call.fail(FailureCode.SERVER_ERROR, UNSENT_MESSAGE)
                 return
             if await self._is_taken(call, serving, accept_s):
                 return

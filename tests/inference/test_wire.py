@@ -157,6 +157,18 @@ def test_a_large_request_travels_in_blobs_of_a_mebibyte() -> None:
     assert valkey.connection().keys(f"{valkey.submission(long.request_id)}*") == []
 
 
+def test_a_request_that_cannot_be_written_fails_at_once(scripted) -> None:
+    async def test(client: InferenceClient) -> None:
+        unfit = request(priority=2**70)
+        async with client.complete("tiny", unfit, PATIENCE) as events:
+            [failed] = await take_all(events)
+        assert isinstance(failed, Failed)
+        assert failed.code is FailureCode.SERVER_ERROR
+        assert failed.message == "The request could not be sent to Inference."
+
+    run(test)
+
+
 def test_an_untaken_request_runs_out() -> None:
     submission = wire.Submission(request=request(), consumer_id="c")
     name = submission.request.request_id
