@@ -5,6 +5,7 @@ Schemathesis loads this module by SCHEMATHESIS_HOOKS, in a process without Djang
 
 import json
 import os
+import re
 import zlib
 from typing import Any
 
@@ -17,6 +18,9 @@ SERVED = ("tiny", "basalt/tiny-llama")
 VOCABULARY = 384
 FITTING = 64
 """Tokens that always fit the context of the tiny model."""
+UUID = re.compile(
+    "(?i:[0-9a-f]{8}-[0-9a-f]{4}-[1-8][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}|[0-]{36}|[f-]{36})"
+)
 CHOICE_FIELDS = {"index", "text", "logprobs", "finish_reason", "stop_reason"}
 """Of a chunk."""
 
@@ -48,10 +52,16 @@ def map_query(context: HookContext, query: Any) -> Any:
 
 @schemathesis.hook
 def map_path_parameters(context: HookContext, path_parameters: Any) -> Any:
-    """Every second name of a model is one that is served, and every second object is there."""
+    """Every second name of a model is one that is served, and every second object is there.
+
+    An id that is no UUID stays as it is: it has to be refused.
+    """
     if path_parameters and context.operation is not None:
         for start, there in OBJECTS.items():
-            if context.operation.path.startswith(start) and every_second(path_parameters):
+            valid = context.operation.path.startswith(start) and all(
+                UUID.fullmatch(str(value)) for value in path_parameters.values()
+            )
+            if valid and every_second(path_parameters):
                 chosen = there[zlib.crc32(repr(path_parameters).encode()) % len(there)]
                 path_parameters |= {name: chosen[name] for name in path_parameters}
     if path_parameters and "model_id" in path_parameters:
@@ -63,9 +73,12 @@ def map_path_parameters(context: HookContext, path_parameters: Any) -> Any:
 
 @schemathesis.hook
 def map_headers(context: HookContext, headers: Any) -> Any:
-    """Keep every second Idempotency-Key: a random one often stands twice, which is refused."""
+    """Keep every second Idempotency-Key: a random one often stands twice, which is refused.
+
+    One that is too long, or empty, stays: it has to be refused.
+    """
     for name in [name for name in headers or () if name.lower() == "idempotency-key"]:
-        if headers[name] and every_second(headers[name]):
+        if 1 <= len(headers[name]) <= 255 and every_second(headers[name]):
             del headers[name]
     return headers
 
