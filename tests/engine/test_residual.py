@@ -171,7 +171,7 @@ def test_a_read_moves_by_scale_times_vector_and_nothing_below_moves(tiny: Bench)
     assert not np.allclose(moved[3], base[3])
 
 
-@pytest.mark.row("C-288")
+@pytest.mark.row("C-288", "C-672")
 def test_norm_match_moves_each_row_by_its_own_norm(tiny: Bench) -> None:
     steer = vector(2, scale=0.5, norm_match=True)
     plain = tiny.request(LONG, max_tokens=1, read_layers=(2,))
