@@ -136,6 +136,7 @@ class ApiKeyAdmin(ReadOnlyAdmin):
             request,
             Dialog(
                 title=f"Grant tokens to the API key {key.name} of {key.user.email}",
+                action="Grant tokens",
                 says=[
                     "The key has a Budget of its own from its first Grant on. Then it stops when "
                     "either that Budget or the User's tokens cannot hold a request."

@@ -159,6 +159,7 @@ class ApplicationAdmin(ReadOnlyAdmin):
             request,
             Dialog(
                 title=f"Approve {application.email}",
+                action="Approve",
                 says=[f"{application.name}, {application.organization}"],
                 button="Approve",
                 do=do,
@@ -181,6 +182,7 @@ class ApplicationAdmin(ReadOnlyAdmin):
             request,
             Dialog(
                 title=f"Reject {application.email}",
+                action="Reject",
                 says=["An email says so and links to the Apply form."],
                 button="Reject",
                 do=do,
@@ -203,6 +205,7 @@ class ApplicationAdmin(ReadOnlyAdmin):
             request,
             Dialog(
                 title=f"Send the approval email to {application.email} again",
+                action="Send the email again",
                 says=["Its new link ends the older one."],
                 button="Send",
                 do=do,
@@ -279,6 +282,7 @@ class InviteAdmin(ReadOnlyAdmin):
             request,
             Dialog(
                 title="Invite people",
+                action="Invite",
                 says=["Each address gets an email with a link that sets the person up at once."],
                 button="Send the Invites",
                 do=do,
@@ -320,6 +324,7 @@ class InviteAdmin(ReadOnlyAdmin):
             request,
             Dialog(
                 title=f"Withdraw the Invite of {found.email}",
+                action="Withdraw",
                 says=["Its link makes nothing any more. No email says so."],
                 button="Withdraw",
                 do=do,

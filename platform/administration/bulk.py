@@ -33,7 +33,6 @@ class BulkDialog(ABC, Generic[M]):
     noun: ClassVar[str] = "row"
     """What one row is called; `s` makes several."""
     danger: ClassVar[bool] = False
-    guarded: ClassVar[bool] = False
     typed: ClassVar[bool] = False
     """Whether the words that say what happens have to be typed (A-432)."""
 
@@ -89,6 +88,7 @@ def change_many(request: HttpRequest, rows: QuerySet[M], what: BulkDialog[M]) ->
     are = "is" if len(left_out) == 1 else "are"
     dialog = Dialog(
         title=f"{what.label}: {what.count(len(chosen))} selected",
+        action=what.label,
         says=[
             f"{what.count(len(suits))} will be {what.verb}. "
             f"{what.count(len(left_out))} {are} left out."
@@ -100,7 +100,6 @@ def change_many(request: HttpRequest, rows: QuerySet[M], what: BulkDialog[M]) ->
         left_out=left_out,
         typed=f"{what.label.lower()} {what.count(len(suits))}" if what.typed and suits else "",
         danger=what.danger,
-        guarded=what.guarded,
         carried=[(name, value) for name in SELECTION for value in request.POST.getlist(name)],
         works=bool(suits),
     )

@@ -20,7 +20,7 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 from accounts.models import User
 from accounts.people import Refused
 from administration.amounts import PasswordAgain
-from administration.confirmation import confirm, label, needs_confirmation
+from administration.confirmation import confirm, is_sensitive, label, needs_confirmation
 from administration.site import page_context
 
 ONCE = "once"
@@ -41,10 +41,12 @@ class Dialog:
     """One dialog: its words, its form, and what its button does.
 
     `do` runs in one transaction; it returns what to say afterwards, and raises `Refused`. `typed`
-    are words that must be typed. `guarded` asks for the admin's own password again.
+    are words that must be typed. `action` is what the log calls it, which says whether the admin's
+    own password is asked for again.
     """
 
     title: str
+    action: str
     says: Sequence[str]
     button: str
     do: Callable[[Written], str]
@@ -53,7 +55,6 @@ class Dialog:
     left_out: Sequence[tuple[str, str]] = ()
     typed: str = ""
     danger: bool = False
-    guarded: bool = False
     carried: Sequence[tuple[str, str]] = field(default_factory=tuple)
     """What its form sends along unseen: the selection of a list."""
     works: bool = True
@@ -66,7 +67,7 @@ def show(request: HttpRequest, dialog: Dialog) -> HttpResponse:
     form = _whole_form(request, dialog, request.POST if sent else None)
     if not sent or not dialog.works or not form.is_valid():
         return _page(request, dialog, form, 400 if sent else 200)
-    if dialog.guarded and needs_confirmation(request):
+    if is_sensitive(dialog.action) and needs_confirmation(request):
         fault = confirm(request, form.cleaned_data["own_password"])
         if fault:
             form.add_error("own_password", fault)
@@ -99,7 +100,7 @@ def _whole_form(request: HttpRequest, dialog: Dialog, data: Mapping[str, Any] | 
     form = dialog.form(data)
     if dialog.typed:
         form.fields["typed"] = Typed(dialog.typed)
-    if dialog.guarded and needs_confirmation(request):
+    if is_sensitive(dialog.action) and needs_confirmation(request):
         assert isinstance(request.user, User)
         form.fields["own_password"] = PasswordAgain(label=label(request.user))
     return form

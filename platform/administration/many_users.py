@@ -130,7 +130,7 @@ class SetAllowance(ManyUsers):
 class Delete(ManyUsers):
     """Delete many, but no admin; the words have to be typed (A-432)."""
 
-    label, verb, danger, guarded, typed = "Delete", "deleted", True, True, True
+    label, verb, danger, typed = "Delete", "deleted", True, True
 
     def why_not(self, row: User, by: User) -> str:
         """Leave out admins."""

@@ -214,6 +214,7 @@ def cancel_harvest(request: HttpRequest, harvest_id: UUID) -> HttpResponse:
         request,
         Dialog(
             title="Cancel the harvest",
+            action="Cancel",
             says=[f"{harvest.id}, {harvest.model}, {harvest.n_prompts:,} prompts."],
             button="Cancel the harvest",
             do=do,

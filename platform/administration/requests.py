@@ -171,6 +171,7 @@ class TokenRequestAdmin(ReadOnlyAdmin):
             request,
             Dialog(
                 title=f"Approve the request of {asked.user.email}",
+                action="Approve",
                 says=[f"{asked.project or 'None'}: {asked.planned_usage[:500]}"],
                 button="Approve",
                 do=do,
@@ -197,6 +198,7 @@ class TokenRequestAdmin(ReadOnlyAdmin):
             request,
             Dialog(
                 title=f"Reject the request of {asked.user.email}",
+                action="Reject",
                 says=["They read the note with their request, and an email tells them."],
                 button="Reject",
                 do=do,

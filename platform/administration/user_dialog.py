@@ -37,7 +37,6 @@ class UserDialog(ABC):
     logged: ClassVar[str] = ""
     """What the log calls it, where that is not its label."""
     danger: ClassVar[bool] = False
-    guarded: ClassVar[bool] = False
     typed: ClassVar[str] = ""
     for_oneself: ClassVar[bool] = True
     """Whether an admin may do it to themselves (A-421)."""
@@ -66,25 +65,26 @@ class UserDialog(ABC):
         """Show the dialog, or do what it says and write the line of the log (A-392)."""
         assert isinstance(request.user, User)
         by = request.user.id
+        action = self.logged or self.label
 
         def do(written: Written) -> str:
             if user.deleted_at is not None:
                 raise Refused("This User is deleted.")
             change = self.change(user, by, written)
-            note(by=by, action=self.logged or self.label, target=user, details=change.details)
+            note(by=by, action=action, target=user, details=change.details)
             return change.said
 
         return show(
             request,
             Dialog(
                 title=self.title(user),
+                action=action,
                 says=[self.says(user)],
                 button=self.label,
                 do=do,
                 back=page_of(user.id),
                 form=self.form(user),
                 danger=self.danger,
-                guarded=self.guarded,
                 typed=self.typed,
             ),
         )

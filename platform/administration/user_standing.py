@@ -53,9 +53,9 @@ class Restore(UserDialog):
 
 
 class _GiveRole(UserDialog):
-    """Make the User an admin, staff, or neither; one's own password is asked for."""
+    """Make the User an admin, staff, or neither."""
 
-    guarded, logged, for_oneself = True, "Set the role", False
+    logged, for_oneself = "Set the role", False
     role: ClassVar[Role]
     told: ClassVar[str]
 
@@ -103,7 +103,7 @@ class RemoveRole(_GiveRole):
 class Delete(UserDialog):
     """Delete the User (A-495, U-35)."""
 
-    name, path, label, danger, guarded = "delete_user", "delete-user", "Delete", True, True
+    name, path, label, danger = "delete_user", "delete-user", "Delete", True
     typed, for_oneself = "delete 1 User", False
 
     def says(self, user: User) -> str:

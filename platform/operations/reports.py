@@ -1,6 +1,6 @@
 """Analytics and the spend stop, as pages of the admin (contract-app.md 9.11 to 9.16)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -16,6 +16,8 @@ from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
 from accounts.models import User
+from administration.confirmation import is_sensitive, needs_confirmation
+from administration.dialogs import Dialog, show
 from administration.site import admins_only, page_context
 from billing import spend_stop
 from billing.models import SpendStop
@@ -186,12 +188,14 @@ def page(request: HttpRequest, tab: str) -> HttpResponse:
     wanted = asked(request, tab)
     whole = Days(wanted.days.first, wanted.days.last)
     context = page_context(request, "Analytics") | _numbers(request, wanted)
+    days = (wanted.days.first, wanted.days.last)
+    choices = presets(timezone.now().astimezone(UTC).date())
+    # On some days two of them are the same days; the month is what the page opens with.
+    same = [preset.label for preset in choices if (preset.first, preset.last) == days]
     context |= {
         "tabs": TABS,
-        "presets": [
-            (preset, wanted.of(preset.first, preset.last))
-            for preset in presets(timezone.now().astimezone(UTC).date())
-        ],
+        "presets": [(preset, wanted.of(preset.first, preset.last)) for preset in choices],
+        "chosen": same[-1] if same else "",
         "most_days": MOST_DAYS,
     }
     if wanted.tab.filters:
@@ -238,20 +242,52 @@ def as_csv(request: HttpRequest, tab: str, table: str) -> HttpResponse:
 def lock(request: HttpRequest) -> HttpResponse:
     """Pause new GPU work (A-483); small, so that it works while reports are slow."""
     note = request.POST.get("reason", "").replace("\0", "").strip()
-    stop.lock(by=_admin(request).id, note=note)
-    messages.success(request, "New GPU work is paused. What runs already finishes.")
-    return HttpResponseRedirect(reverse("admin:analytics_tab", args=["spend"]))
+
+    def do() -> str:
+        stop.lock(by=_admin(request).id, note=note)
+        return "New GPU work is paused. What runs already finishes."
+
+    says = "New Completions, Jobs, harvests, Branches and Runs are refused until Clear."
+    return _at_once(request, "Lock", says, do, [("reason", note)])
 
 
 @require_POST
 @admins_only
 def clear(request: HttpRequest) -> HttpResponse:
     """Lift the pause (A-483)."""
-    if stop.clear(by=_admin(request).id):
-        messages.success(request, "New GPU work runs again, and the pause counts from zero.")
-    else:
-        messages.info(request, "New GPU work was not paused.")
-    return HttpResponseRedirect(reverse("admin:analytics_tab", args=["spend"]))
+
+    def do() -> str:
+        if stop.clear(by=_admin(request).id):
+            return "New GPU work runs again, and the pause counts from zero."
+        return "New GPU work was not paused."
+
+    says = "New GPU work runs again, and what waits begins."
+    return _at_once(request, "Clear", says, do)
+
+
+def _at_once(
+    request: HttpRequest,
+    action: str,
+    says: str,
+    do: Callable[[], str],
+    carried: Sequence[tuple[str, str]] = (),
+) -> HttpResponse:
+    """Do what one press of the page says; only where the sign-in is old, a dialog comes first."""
+    back = reverse("admin:analytics_tab", args=["spend"])
+    if is_sensitive(action) and needs_confirmation(request):
+        dialog = Dialog(
+            title=f"Spend stop: {action}",
+            action=action,
+            says=[says],
+            button=action,
+            do=lambda written: do(),
+            back=back,
+            danger=action == "Lock",
+            carried=carried,
+        )
+        return show(request, dialog)
+    messages.success(request, do())
+    return HttpResponseRedirect(back)
 
 
 def _admin(request: HttpRequest) -> User:

@@ -67,6 +67,15 @@ class Table:
         return [place for place, column in enumerate(self.columns) if column.drawn]
 
     @property
+    def heads(self) -> list[tuple[Column, bool]]:
+        """Each column, and whether it holds numbers, which stand to the right."""
+        first = self.rows[0] if self.rows else [None] * len(self.columns)
+        return [
+            (column, isinstance(cell, int | Decimal))
+            for column, cell in zip(self.columns, first, strict=True)
+        ]
+
+    @property
     def shown(self) -> list[list[Shown]]:
         """The cells of every row, as a page shows them."""
         return [

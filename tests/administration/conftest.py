@@ -9,6 +9,7 @@ from django.urls import reverse
 
 from accounts.models import User
 from inference import valkey
+from tests.accounts.sessions import sign_in
 
 PASSWORD = "a difference engine"
 
@@ -44,11 +45,9 @@ def person() -> User:
     return new_user("ada@example.org", name="Ada")
 
 
-def signed_in(user: User | None) -> Client:
-    client = Client()
-    if user is not None:
-        client.force_login(user)
-    return client
+def signed_in(user: User | None, *, ago: float = 0) -> Client:
+    """The browser of somebody who gave their password so many seconds ago."""
+    return Client() if user is None else sign_in(Client(), user, ago=ago)
 
 
 @pytest.fixture
@@ -60,6 +59,12 @@ def desk(admin: User) -> Client:
 def once() -> dict[str, str]:
     """What a dialog's own form sends along."""
     return {"once": uuid4().hex}
+
+
+@pytest.fixture
+def old_desk(admin: User) -> Client:
+    """The browser of an admin, who gave the password long ago."""
+    return signed_in(admin, ago=3_600)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from accounts.models import User
+from tests.accounts.sessions import sign_in as with_session
 from tests.live import Web, end, eventually, start_process, web_process
 
 CATALOGUE = """
@@ -176,8 +177,7 @@ def chromium() -> Iterator[Browser]:
 
 def sign_in(context: BrowserContext, user: User, address: str) -> None:
     """Give a browser the session of a User."""
-    client = Client()
-    client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
+    client = with_session(Client(), user)
     cookie = client.cookies[settings.SESSION_COOKIE_NAME].value
     context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": cookie, "url": address}])
 

@@ -6,6 +6,7 @@ import random
 import re
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from uuid import uuid4
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -40,6 +41,7 @@ from operations.hours import periods, users_of_hours, whole_weeks
 from operations.models import SpendKind, SpendSample, WarmWindow
 from operations.sums import Split, summed
 from operations.tables import Column, Table
+from tests.accounts.sessions import sign_in
 from tests.billing.factory import give_back, make_user_with, pay, take
 
 pytestmark = pytest.mark.django_db
@@ -65,10 +67,8 @@ def admin() -> Client:
     return signed_in(User.objects.create_superuser("root@example.org"))
 
 
-def signed_in(user: User) -> Client:
-    client = Client()
-    client.force_login(user)
-    return client
+def signed_in(user: User, *, ago: float = 0) -> Client:
+    return sign_in(Client(), user, ago=ago)
 
 
 def ran(user, lease, at=AT, prompt=10, completion=5, status=UsageStatus.COMPLETED, **how):
@@ -439,6 +439,29 @@ def test_other_days_keep_the_user_and_the_model(admin, lease):
     assert "<option selected>tiny</option>" in page
 
 
+@pytest.mark.row("A-483")
+def test_the_stop_asks_for_the_password_once_where_the_sign_in_is_old():
+    user = User.objects.create_superuser("night@example.org", "a difference engine")
+    phone, lock = signed_in(user, ago=3_600), reverse("admin:spend_lock")
+    page = phone.post(lock, {"reason": "at night"}).content.decode()
+    assert "Your password" in page
+    assert 'name="reason" value="at night"' in page
+    written = {"once": uuid4().hex, "reason": "at night", "own_password": "guessed"}
+    assert phone.post(lock, written).status_code == 400
+    assert not spend_stop.is_on()
+    written["own_password"] = "a difference engine"
+    page = phone.post(lock, written, follow=True).content.decode()
+    assert "New GPU work is paused</strong>" in page
+    assert spend_stop.current().note == "at night"
+    # The password counts for some minutes, so that Clear is one press.
+    page = phone.post(reverse("admin:spend_clear"), follow=True).content.decode()
+    assert "New GPU work is not paused" in page
+    spend_stop.lock(by=None)
+    old = signed_in(user, ago=3_600)
+    assert "Your password" in old.post(reverse("admin:spend_clear")).content.decode()
+    assert spend_stop.is_on()
+
+
 @pytest.mark.row("A-482", "A-483", "A-489", "A-392", "A-568")
 def test_lock_and_clear_are_said_kept_and_logged(admin):
     page = admin.get("/admin/analytics/spend").content.decode()
@@ -520,8 +543,8 @@ def test_windows_are_added_with_their_cost_and_removed(admin, monkeypatch):
     assert 'value="UTC"' in admin.get(form).content.decode()
     page = admin.get("/admin/models").content.decode()
     row = page.partition('<th scope="row">tiny</th>')[2].partition("</tr>")[0]
-    assert '<td class="number">$36.32</td>' in row
-    assert '<td class="number">0</td>' in row
+    assert 'data-label="A warm hour">$36.32</td>' in row
+    assert 'data-label="Floor">0</td>' in row
     assert f'<a href="{form}">Add a window</a>' in row
     assert f'<a href="{reverse("admin:warm_now", args=["tiny"])}">Warm now</a>' in row
     fields = {"days": ["0", "1"], "opens": "22:00", "closes": "06:00", "time_zone": "UTC"}
