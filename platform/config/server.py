@@ -9,6 +9,7 @@ waits while the connection is full, up to the time after which a reader counts a
 import asyncio
 import contextlib
 import io
+import re
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -44,6 +45,7 @@ SLICE_BYTES = 64 * 1024
 LINGER_SECONDS = 30.0
 """How long a client may go on sending a refused body before the connection is closed."""
 WAIT_THREADS = 32
+_ABSOLUTE = re.compile(rb"(?i)https?://[^/?]*")
 SWITCH_SECONDS = 0.0005
 """How long a thread that works for one request may keep the event loop of all others waiting."""
 
@@ -75,6 +77,18 @@ class Valve:
                 await self._open.wait()
 
 
+def origin_form(target: bytes) -> bytes:
+    """Return the path and query of a request target, which may name scheme and host before them.
+
+    Every server has to take that form (RFC 9112, 3.2.2); the host is that of the `Host` header.
+    """
+    absolute = _ABSOLUTE.match(target)
+    if absolute is None:
+        return target
+    rest = target[absolute.end() :]
+    return rest if rest.startswith(b"/") else b"/" + rest
+
+
 class BoundedRequest(WebRequest):  # type: ignore[misc]
     """A request that keeps at most its route's cap of body."""
 
@@ -91,7 +105,7 @@ class BoundedRequest(WebRequest):  # type: ignore[misc]
 
     def gotLength(self, length: int | None) -> None:
         """Choose where the body is kept, before its first byte."""
-        path = self.channel._path.split(b"?", 1)[0].decode("latin-1")
+        path = origin_form(self.channel._path).split(b"?", 1)[0].decode("latin-1")
         self._cap = body_cap(path)
         if length is not None and length > self._cap:
             self.content = io.BytesIO()
@@ -134,7 +148,7 @@ class BoundedRequest(WebRequest):  # type: ignore[misc]
         self.content.seek(0, 0)
         self.args: dict[bytes, list[bytes]] = {}
         self.method = command or self.channel._command
-        self.uri = path or self.channel._path
+        self.uri = origin_form(path or self.channel._path)
         self.clientproto = version or self.channel._version
         self.path = self.uri.split(b"?", 1)[0]
         self.client = self.channel.getPeer()

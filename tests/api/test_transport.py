@@ -321,6 +321,21 @@ def test_no_byte_of_a_body_follows_a_head(web, path, encoding):
     assert rest == b""
 
 
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("http://test/v1/models", 200),
+        ("HTTPS://test:1234/v1/models/tiny?a=b", 200),
+        ("http://test/v1/nothing", 404),
+        ("http://test", 200),
+        ("http://test?a=/v1/models", 200),
+    ],
+)
+def test_a_request_may_name_the_whole_address(web, caller, target, status):
+    asked = head(f"GET {target} HTTP/1.1", Authorization=f"Bearer {caller.secret}")
+    assert exchange(web, asked).status == status
+
+
 @pytest.mark.row("C-042", "C-064")
 def test_who_asks_for_a_websocket_is_answered_as_anybody_else(web, caller):
     upgrade = {
