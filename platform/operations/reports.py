@@ -24,7 +24,7 @@ from billing.models import SpendStop
 from operations import analytics, spend, stop, traffic
 from operations.analytics import Days, Report
 from operations.tables import Column, Fact, Table
-from pages.usage import MOST_DAYS, days_of, presets
+from pages.usage import MOST_DAYS, chosen_of, days_of, presets
 
 CHANGES = 10
 """Changes of the stop that are shown (A-489)."""
@@ -188,14 +188,11 @@ def page(request: HttpRequest, tab: str) -> HttpResponse:
     wanted = asked(request, tab)
     whole = Days(wanted.days.first, wanted.days.last)
     context = page_context(request, "Analytics") | _numbers(request, wanted)
-    days = (wanted.days.first, wanted.days.last)
     choices = presets(timezone.now().astimezone(UTC).date())
-    # On some days two of them are the same days; the month is what the page opens with.
-    same = [preset.label for preset in choices if (preset.first, preset.last) == days]
     context |= {
         "tabs": TABS,
         "presets": [(preset, wanted.of(preset.first, preset.last)) for preset in choices],
-        "chosen": same[-1] if same else "",
+        "chosen": chosen_of(choices, wanted.days.first, wanted.days.last),
         "most_days": MOST_DAYS,
     }
     if wanted.tab.filters:

@@ -1,5 +1,6 @@
 """The page Usage: what the User's Completions used on chosen days, and what is left."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from urllib.parse import urlencode
@@ -70,8 +71,10 @@ def page(request: AppRequest) -> HttpResponse:
     choice = choose(request.user, request.GET)
     found = report.splits(choice.scope)
     whole = found if choice.is_whole else report.splits(choice.scope.whole)
+    choices = presets(timezone.now().astimezone(UTC).date())
     context = numbers_of(request, choice, found) | {
-        "presets": presets(timezone.now().astimezone(UTC).date()),
+        "presets": choices,
+        "chosen": chosen_of(choices, choice.scope.first, choice.scope.last),
         "keys": chosen_from(request.user, choice, whole),
         "models": used_models(choice, whole),
         "most_days": MOST_DAYS,
@@ -140,6 +143,15 @@ def presets(today: date) -> list[Preset]:
         Preset("This month", month, today),
         Preset("Last month", before.replace(day=1), before),
     ]
+
+
+def chosen_of(choices: Sequence[Preset], first: date, last: date) -> str:
+    """Return the label of the preset that is these days, or nothing.
+
+    On some days two are the same; the later one stands, since a page opens with its month.
+    """
+    same = [preset.label for preset in choices if (preset.first, preset.last) == (first, last)]
+    return same[-1] if same else ""
 
 
 def chosen_from(user: User, choice: Choice, whole: Splits) -> list[ApiKey]:

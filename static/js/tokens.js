@@ -47,8 +47,14 @@ export function marked(text) {
   return parts;
 }
 
-/** How a token is named where it stands alone: spaces and ends are seen. */
-export const named = (text) => JSON.stringify(text);
+/** What cannot be seen, and spaces that could be taken for plain ones. */
+const UNSEEN = /[\p{Cc}\p{Cf}\p{Cn}\p{Co}\p{Zl}\p{Zp}]|(?! )\p{Zs}/gu;
+
+/** How a token is named where it stands alone: spaces and ends are seen, and so is what is not. */
+export function named(text) {
+  const code = (mark) => `\\u{${mark.codePointAt(0).toString(16)}}`;
+  return JSON.stringify(text).replace(UNSEEN, code);
+}
 
 /**
  * Draw a text as tokens into a box. Arrow keys move between them, Enter or a click opens one.

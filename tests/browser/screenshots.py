@@ -18,6 +18,7 @@ from billing.grants import grant_to_key
 from billing.models import OwnerKind, Source, UsageStatus
 from billing.owners import register
 from billing.token_requests import Answers, approve, reject, send_request
+from looms import edits
 from looms.models import Loom, Node
 from looms.tree import Status
 from tests.accounts.factory import make_key, make_user
@@ -27,9 +28,13 @@ from tests.browser.test_loom import plant
 from tests.browser.test_playground_vectors import add_dialog, keep
 
 FOLDER = Path(os.environ["SCREENSHOTS"])
+SIZES = {
+    "wide": {"phone": False, "viewport": {"width": 1440, "height": 900}},
+    "phone": {"phone": True},
+}
 LOOKS = [
-    (f"{size}-{colours}", {"phone": size == "phone", "color_scheme": colours})
-    for size in ("wide", "phone")
+    (f"{size}-{colours}", {**options, "color_scheme": colours})
+    for size, options in SIZES.items()
     for colours in ("light", "dark")
 ]
 PROMPT = "The keeper climbed the stairs at dusk, as every evening, and wrote in the log that"
@@ -210,6 +215,12 @@ def test_playground(
     page.keyboard.press("Control+Enter")
     expect(page.get_by_role("button", name="Open in Loom")).to_have_count(2, timeout=60_000)
     take_it(page, "playground-compare", look)
+    six = "".join(f"&m=model%3Ddesk%26max_tokens%3D24%26seed%3D{seed}" for seed in range(6))
+    page.goto(f"/playground?view=compare{six}")
+    page.get_by_role("textbox", name="Prompt").fill(PROMPT)
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_role("button", name="Open in Loom")).to_have_count(6, timeout=60_000)
+    take_it(page, "playground-compare-six", look, full=True)
 
 
 def test_empty_playground(page_for: PageFor) -> None:
@@ -271,10 +282,27 @@ def test_loom(page_for: PageFor, busy: User, look: str, options: dict) -> None:
 
 
 @pytest.mark.parametrize(("look", "options"), LOOKS)
+def test_large_loom(page_for: PageFor, look: str, options: dict) -> None:
+    user, draw = make_user_with(budget=1_000), random.Random(4)
+    nodes: list[Node] = []
+    for number in range(2_000):
+        parent = nodes[draw.randrange(max(0, number - 400), number)] if number else None
+        text = draw.choice(list(STORY))
+        nodes.append(Node(id=uuid4(), number=number, parent=parent, text=text))
+    loom = edits.plant(user_id=user.id, title="Two thousand Nodes", nodes=nodes)
+    page = page_for(user, f"/loom/{loom.id}", **options)
+    expect(page.locator("#rows .row").first).to_be_visible()
+    take_it(page, "loom-large", look)
+    page.get_by_role("button", name="Graph").click()
+    page.get_by_role("button", name="Fit").click()
+    take_it(page, "loom-large-graph", look)
+
+
+@pytest.mark.parametrize(("look", "options"), LOOKS)
 def test_public_pages(page_for: PageFor, look: str, options: dict) -> None:
     page = page_for(None, "/", **options)
     take_it(page, "front", look, full=True)
-    for path in ("/docs", "/docs/app", "/docs/settings"):
+    for path in ("/docs", "/docs/app", "/docs/settings", "/no-such-page"):
         page.goto(path)
         take_it(page, path.strip("/").replace("/", "-"), look)
 
@@ -283,7 +311,7 @@ def test_public_pages(page_for: PageFor, look: str, options: dict) -> None:
 def test_people(page_for: PageFor, busy: User, look: str, options: dict) -> None:
     """Access, the profile, feedback, and the admin."""
     page = page_for(None, "/sign-in", **options)
-    for path in ("/sign-in", "/apply", "/forgot-password", "/set-password"):
+    for path in ("/sign-in", "/apply", "/forgot-password", "/set-password", "/invited"):
         page.goto(path)
         take_it(page, path.strip("/"), look, full=path == "/apply")
     page = page_for(busy, "/profile", **options)
@@ -316,4 +344,6 @@ def test_people(page_for: PageFor, busy: User, look: str, options: dict) -> None
     ):
         page.goto(path)
         page.wait_for_load_state("networkidle")
-        take_it(page, name, look, full=name == "admin-user")
+        take_it(page, name, look)
+        if name in ("admin-user", "admin-platform", "admin-usage", "admin-spend"):
+            take_it(page, f"{name}-whole", look, full=True)

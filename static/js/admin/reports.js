@@ -5,6 +5,7 @@ const MINUTE = 60_000;
 const numbers = document.getElementById("numbers");
 const stale = document.getElementById("stale");
 const dark = matchMedia("(prefers-color-scheme: dark)");
+const STEPS = [...Array(15).keys()].flatMap((power) => [1, 2, 5].map((step) => step * 10 ** power));
 let charts = [];
 
 const colour = (place, name) => {
@@ -61,6 +62,8 @@ function draw(place) {
     if (index === null || index === undefined) return;
     told.textContent = `${found.names[index]}: ${found.labels.map((label, n) => `${label} ${found.texts[n][index]}`).join(", ")}`;
   };
+  // What is counted in ones has no line between two of them.
+  const whole = found.values.flat().every(Number.isInteger) ? STEPS : undefined;
   const chart = new uPlot(
     {
       width: place.clientWidth,
@@ -68,8 +71,8 @@ function draw(place) {
       legend: { show: false },
       scales: { x: { time: false, range: () => [-0.5, at.length - 0.5] }, y: { range: (u, low, high) => [0, high || 1] } },
       axes: [
-        { ...axis, grid: { show: false }, space: 64, incrs: [1, 2, 7, 14, 28, 56], values: (u, ticks) => ticks.map((tick) => brief(found.names[tick] ?? "")) },
-        { ...axis, grid: { stroke: colour(place, "line"), width: 1 }, size: 56, values: (u, ticks) => ticks.map((tick) => short.format(tick)) },
+        { ...axis, grid: { show: false }, size: 28, space: 64, incrs: [1, 2, 7, 14, 28, 56], values: (u, ticks) => ticks.map((tick) => brief(found.names[tick] ?? "")) },
+        { ...axis, grid: { stroke: colour(place, "line"), width: 1 }, size: 56, incrs: whole, values: (u, ticks) => ticks.map((tick) => short.format(tick)) },
       ],
       series: [
         {},
@@ -85,6 +88,7 @@ function draw(place) {
     [at, ...found.values],
     place,
   );
+  if (found.values.flat().every((value) => value === 0)) told.textContent = "Every number drawn is 0.";
   if (found.labels.length > 1) legend(place, found.labels, colours);
   place.onkeydown = (event) => {
     const last = at.length - 1;

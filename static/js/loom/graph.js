@@ -7,7 +7,7 @@ import { firstLine } from "./tree.js";
 
 const COLUMN = 208;
 const LINE = 34;
-const EDGE = 24;
+const EDGE = 16;
 const TURN = 28;
 const LEAST = 0.1;
 const READABLE = 0.6;
@@ -78,7 +78,8 @@ export class Graph {
     const [x, y] = [box.clientWidth / 2, box.clientHeight / 2];
     const wanted = Math.min(MOST, Math.max(LEAST, zoom));
     const ratio = wanted / this.zoom;
-    const [left, top] = [(box.scrollLeft + x) * ratio - x, (box.scrollTop + y) * ratio - y];
+    const moved = (from, middle) => (from + middle - EDGE) * ratio + EDGE - middle;
+    const [left, top] = [moved(box.scrollLeft, x), moved(box.scrollTop, y)];
     this.zoom = wanted;
     this.draw();
     box.scrollTo(left, top);
@@ -88,8 +89,8 @@ export class Graph {
   /** The zoom at which the whole graph is in view. */
   get #whole() {
     const { width, height } = (this.layout ??= layOut(this.tree));
-    const across = this.box.clientWidth / (width * COLUMN + 2 * EDGE);
-    const down = this.box.clientHeight / (height * LINE + 2 * EDGE);
+    const across = (this.box.clientWidth - 2 * EDGE) / (width * COLUMN);
+    const down = (this.box.clientHeight - 2 * EDGE) / (height * LINE);
     return Math.min(1, across, down);
   }
 
@@ -107,8 +108,8 @@ export class Graph {
       if (this.#whole >= READABLE) this.zoom = this.#whole;
     }
     const { places, width, height } = this.layout;
-    this.sizer.style.width = `${(width * COLUMN + 2 * EDGE) * this.zoom}px`;
-    this.sizer.style.height = `${(height * LINE + 2 * EDGE) * this.zoom}px`;
+    this.sizer.style.width = `${width * COLUMN * this.zoom + 2 * EDGE}px`;
+    this.sizer.style.height = `${height * LINE * this.zoom + 2 * EDGE}px`;
     if (this.follows) this.#bring(places.get(this.tree.selectedId));
     this.follows = false;
     this.box.dataset.size = this.zoom < 0.5 ? "dots" : "words";
@@ -117,7 +118,7 @@ export class Graph {
   }
 
   #at({ x, y }) {
-    return [(EDGE + x * COLUMN) * this.zoom, (EDGE + (y + 0.5) * LINE) * this.zoom];
+    return [EDGE + x * COLUMN * this.zoom, EDGE + (y + 0.5) * LINE * this.zoom];
   }
 
   /** The window in the graph's own pixels, a column and some lines wider than what is seen. */

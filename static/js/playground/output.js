@@ -126,7 +126,8 @@ export class Output {
     const { run, play } = this;
     const model = play.model(run.model);
     const title = make("h2", {}, make("span", { class: "number", text: `Run ${run.number}` }), make("span", { class: "model", title: run.model }, ...(model ? [logo(model), model.label] : [run.model])));
-    const facts = make("p", { class: "facts number small quiet", text: this.facts().join(" · ") });
+    const said = this.facts().flatMap((fact, at) => [at ? " · " : "", make("span", { text: fact })]);
+    const facts = make("p", { class: "facts number small quiet" }, ...said);
     const act = (text, does, extra = {}) => make("button", { type: "button", class: "plain", text, onclick: () => play.act(does, run), ...extra });
     const use = act("Use these settings", "use");
     this.differ = make("span", { class: "small quiet differ" });
@@ -136,8 +137,9 @@ export class Output {
       const copy = make("button", { type: "button", class: "plain", text: "Copy", "aria-haspopup": "menu", popovertarget: "copy-menu", id: `copy-${run.number}`, onclick: () => play.chooses(run) });
       actions.append(copy);
     }
-    actions.append(use, this.differ);
+    actions.append(use);
     if (run.choices && !this.isLive) actions.append(act("Open in Loom", "loom"));
+    actions.append(this.differ);
     this.showDifference();
     return make("header", { class: "run-head" }, title, facts, actions);
   }
