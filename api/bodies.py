@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from api.numbers import Integer, whole
 from api.steering import ROWS, TENSOR, Index, SteeringVector, steering_of
 from completions.failures import NUL_MESSAGE, SURROGATE_MESSAGE, Failure, invalid
-from completions.request import CompletionRequest, Prompts
+from completions.request import LARGEST_TOP_K, LAST_PRIORITY, CompletionRequest, Prompts
 from inference.engine.messages import Sampling
 
 Payload = TypeVar("Payload", bound=BaseModel)
@@ -279,7 +279,7 @@ def _request(body: CompletionPayload) -> CompletionRequest:
         sampling=_sampling(body),
         logprobs=body.logprobs,
         prompt_logprobs=body.prompt_logprobs,
-        priority=body.priority,
+        priority=min(body.priority, LAST_PRIORITY),
         stream=stream,
         include_usage=bool(options.include_usage),
         continuous_usage=bool(options.continuous_usage_stats),
@@ -300,7 +300,7 @@ def _sampling(body: CompletionPayload) -> Sampling:
         "repetition_penalty": body.repetition_penalty,
     }
     numbers = {name: value for name, value in given.items() if value is not None}
-    return Sampling(**numbers, top_k=body.top_k or 0, seed=body.seed)
+    return Sampling(**numbers, top_k=min(body.top_k or 0, LARGEST_TOP_K), seed=body.seed)
 
 
 EXPECTED = {

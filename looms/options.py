@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from completions.request import LARGEST_TOP_K
 from inference.engine.messages import Sampling
 
 OutputTokens = Annotated[int, Meta(le=32_000)]
@@ -42,7 +43,7 @@ class NodeRequest(msgspec.Struct, frozen=True, kw_only=True):
         return Sampling(
             temperature=self.temperature,
             top_p=self.top_p,
-            top_k=self.top_k,
+            top_k=min(self.top_k, LARGEST_TOP_K),
             min_p=self.min_p,
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,

@@ -14,7 +14,6 @@ from uuid import UUID, uuid4
 import structlog
 from django.conf import settings
 from django.db import transaction
-from msgspec.structs import replace
 
 from billing import ledger, spend_stop
 from billing.allowance import BudgetExceeded, tokens_left
@@ -42,8 +41,6 @@ from inference.backends.router import Inference
 from inference.catalogue import ModelEntry
 from inference.client import LOST, Patience
 from inference.engine.messages import EngineRequest, Stopping
-
-LAST_PRIORITY = 2**63 - 1
 
 log = structlog.get_logger()
 
@@ -354,25 +351,20 @@ def _take(
 def engine_request(
     counted: CountedRequest, output: caps.Output, work_id: str, user_id: UUID
 ) -> EngineRequest:
-    """Return the engine's form of an admitted request; prefixes are shared within a User.
-
-    A `top_k` of the whole vocabulary or more filters nothing, and a `priority` past what 64 bits
-    hold is the last in line, so both reach the engine as numbers that every wire carries
-    (C-152, C-160).
-    """
-    request, sampling = counted.request, counted.request.sampling
+    """Return the engine's form of an admitted request; prefixes are shared within a User."""
+    request = counted.request
     return EngineRequest(
         request_id=work_id,
         cache_scope=str(user_id),
         prompts=tuple(prompt.ids or () for prompt in counted.prompts),
         max_tokens=output.max_tokens,
         n=request.n,
-        sampling=replace(sampling, top_k=min(sampling.top_k, counted.model.vocab_size)),
+        sampling=request.sampling,
         stopping=Stopping(texts=request.stop),
         echo=request.echo,
         logprobs=request.logprobs,
         prompt_logprobs=request.prompt_logprobs,
-        priority=min(request.priority, LAST_PRIORITY),
+        priority=request.priority,
         read_layers=reads.layers_read(request, counted.model),
         steering=request.steering,
         user=request.user,

@@ -6,6 +6,10 @@ from inference.engine.messages import Sampling, Steering
 
 Prompts = tuple[str | tuple[int, ...], ...]
 """One prompt or more: texts, or token ids, never mixed."""
+LARGEST_TOP_K = 2**31 - 1
+"""No vocabulary is as large: this and more filters nothing, and is read as this (C-152)."""
+LAST_PRIORITY = 2**63 - 1
+"""What no wire and no column holds is read as this: the last in line (C-160)."""
 
 
 @dataclass(frozen=True, kw_only=True)

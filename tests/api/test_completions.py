@@ -47,7 +47,7 @@ def test_a_number_without_a_bound_reaches_the_engine_as_one_that_it_holds(caller
     fields = {"prompt": [5], "max_tokens": 1, "top_k": sent, "priority": sent}
     request = InBackground(caller.client, fields)
     asked = scripted.next()
-    assert asked.request.sampling.top_k == 384  # All of the vocabulary: nothing is filtered.
+    assert asked.request.sampling.top_k == 2**31 - 1
     assert asked.request.priority == min(int(sent), 2**63 - 1)
     asked.answer("x")
     assert request.done().status == 200

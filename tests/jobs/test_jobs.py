@@ -98,6 +98,17 @@ def test_an_id_that_is_none_is_400(caller, path):
     assert answer.json()["error"]["param"] == "job_id"
 
 
+@pytest.mark.row("C-152", "C-160")
+def test_a_job_takes_a_number_without_a_bound(caller, runner, scripted):
+    for sent in (2**64, 1e300):
+        job = submit(caller, top_k=sent, priority=sent)
+        asked = scripted.next()
+        assert asked.request.sampling.top_k == 2**31 - 1
+        assert asked.request.priority == 2**63 - 1
+        asked.answer("x")
+        job.wait("succeeded")
+
+
 @pytest.mark.row("C-406", "C-407", "C-410", "C-412", "C-048")
 def test_a_job_is_checked_as_a_completion(caller, no_work):
     assert refused(caller, 400, stream=True)["param"] == "stream"
