@@ -46,13 +46,21 @@ def read_json(body: bytes, *, depth: int = DEPTH) -> object:
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise bad_json(f"the name {twice[:40]!r} stands twice in one object")
+        raise bad_json(f"the name {_twice(pairs)[:40]!r} stands twice in one object")
     for name in found:
         if not name.isascii() and any("\ud800" <= c <= "\udfff" for c in name):
             raise bad_json("a name in it holds half of a surrogate pair")
     return found
+
+
+def _twice(pairs: list[tuple[str, object]]) -> str:
+    """Return the first name that was there before."""
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            return name
+        seen.add(name)
+    raise AssertionError("no name stands twice")
 
 
 def _refuse_constant(name: str) -> object:

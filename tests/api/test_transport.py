@@ -189,6 +189,16 @@ def test_what_is_no_json_is_refused_as_such(caller, body):
     assert answer.json()["error"]["param"] is None
 
 
+@pytest.mark.row("C-036")
+@pytest.mark.parametrize("last", ["500000", "0"])
+def test_a_name_that_stands_twice_among_half_a_million_is_found(caller, last):
+    """At once: each name is looked at once."""
+    names = ",".join(f'"{number}":1' for number in range(500_001))
+    answer = caller.client.post("/v1/completions", content=f'{{{names},"{last}":2}}')
+    assert answer.status_code == 400
+    assert f"the name '{last}' stands twice" in answer.json()["error"]["message"]
+
+
 @pytest.mark.row("C-037", "C-040", "C-041", "C-083")
 def test_a_body_of_the_cap_passes_and_one_byte_more_does_not(caller, scripted):
     def sized(size: int) -> bytes:
