@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Annotated, TypeVar
 
 from django.conf import settings
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from api.fields import Fields
 from api.numbers import Integer, whole
 from api.steering import ROWS, TENSOR, Index, SteeringVector, steering_of
 from completions.failures import NUL_MESSAGE, SURROGATE_MESSAGE, Failure, invalid
@@ -176,19 +177,15 @@ Vectors = Annotated[
 ]
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(Fields):
     """`stream_options` (C-162)."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 
-class CompletionPayload(BaseModel):
+class CompletionPayload(Fields):
     """The fields of `POST /v1/completions` (C-138)."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     model: Text | None = None
     prompt: Annotated[Prompts, PlainValidator(_prompts, json_schema_input_type=PromptInput)]

@@ -10,10 +10,11 @@ from typing import Annotated, Literal
 
 import numpy as np
 from django.conf import settings
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from api.bodies import Text, TextInput, checked
+from api.fields import Fields
 from api.numbers import Integer, whole
 from completions.failures import NUL_MESSAGE, SURROGATE_MESSAGE, Failure, invalid
 from harvests.asked import HarvestAsked
@@ -123,10 +124,8 @@ def _shape(value: object) -> tuple[int, int]:
 ShapeInput = tuple[Annotated[int, Field(ge=1, le=MAX_DIRECTIONS)], Annotated[int, Field(ge=1)]]
 
 
-class ProjectionPayload(BaseModel):
+class ProjectionPayload(Fields):
     """`project_onto` (C-462, C-463)."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     data: str
     dtype: Literal["float32", "float16", "bfloat16"]
@@ -134,10 +133,8 @@ class ProjectionPayload(BaseModel):
     compression: Literal["none"] | None = None
 
 
-class HarvestPayload(BaseModel):
+class HarvestPayload(Fields):
     """The fields of `POST /v1/harvest` (C-452)."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     model: Text
     prompts: Annotated[

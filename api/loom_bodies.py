@@ -3,9 +3,10 @@
 from typing import Annotated, Literal
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import Field, PlainValidator
 
 from api.bodies import LIMITS, MAX_SEED, StopInput, Text, check_stop, checked
+from api.fields import Fields
 from api.numbers import Integer
 from completions.failures import invalid
 from looms.exchange import (
@@ -22,12 +23,6 @@ from looms.exchange import (
 from looms.foreign import read_foreign
 from looms.options import BranchOptions, NodeRequest
 from looms.tree import Status
-
-
-class Fields(BaseModel):
-    """A closed body."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, protected_namespaces=())
 
 
 class LoomPayload(Fields):
@@ -94,7 +89,7 @@ class FileTokenPayload(Fields):
 
     token: str
     logprob: float | None
-    top: list[FileTopToken] | None = None
+    top: Annotated[list[FileTopToken], Field(fail_fast=True)] | None = None
 
 
 class LoomFileNode(Fields):
@@ -108,7 +103,7 @@ class LoomFileNode(Fields):
     model: Text | None = None
     seed: Annotated[Integer, Field(ge=0)] | None = None
     generation_config: dict[str, object] | None = None
-    logprobs: list[FileTokenPayload] | None = None
+    logprobs: Annotated[list[FileTokenPayload], Field(fail_fast=True)] | None = None
     error: object = None
     generation_id: object = None
     choice_index: object = None
@@ -134,7 +129,7 @@ class LoomFilePayload(Fields):
     version: object = None
     node_order: object = None
     loom: LoomFileHead = LoomFileHead()
-    nodes: Annotated[list[LoomFileNode], Field(max_length=LIMITS.max_loom_nodes)]
+    nodes: Annotated[list[LoomFileNode], Field(max_length=LIMITS.max_loom_nodes, fail_fast=True)]
 
 
 def branch_options(value: object) -> BranchOptions:

@@ -17,14 +17,13 @@ import numpy as np
 import zstandard
 from django.conf import settings
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Discriminator,
     Field,
     PlainValidator,
     Tag,
 )
 
+from api.fields import Fields
 from api.numbers import Integer
 from completions.failures import Failure, invalid
 from completions.reads import STEER, check_steering_numbers, steering_numbers
@@ -56,10 +55,8 @@ Size = Annotated[Integer, Field(ge=1, le=settings.BASALT.max_steering_numbers)]
 Index = Annotated[Integer, Field(ge=0)]
 
 
-class SteeringTensor(BaseModel):
+class SteeringTensor(Fields):
     """An encoded tensor (C-262)."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     data: str
     dtype: str
@@ -72,10 +69,8 @@ NumberRows = list[list[float]] | list[list[list[float]]]
 Rows = Annotated[list[object], PlainValidator(lambda rows: rows, json_schema_input_type=NumberRows)]
 
 
-class SteeringVector(BaseModel):
+class SteeringVector(Fields):
     """One item of `apply_steering_vectors` (C-259)."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     activations: Annotated[
         Annotated[SteeringTensor, Tag(TENSOR)] | Annotated[Rows, Tag(ROWS)],

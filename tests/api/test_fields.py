@@ -7,14 +7,18 @@ import json
 from dataclasses import replace
 
 import pytest
+from pydantic import ValidationError
 
-from api.bodies import completion_request
+from api.bodies import CompletionPayload, completion_request
+from api.harvest_bodies import HarvestPayload
 from api.json_body import read_json
+from api.loom_bodies import LoomFilePayload
 from completions.failures import Failure
 from completions.request import CompletionRequest
 from inference.engine.messages import Sampling
 
 PROMPT = {"prompt": "a"}
+STEERING = "apply_steering_vectors"
 NUL = "A text cannot hold the character U+0000 (NUL)."
 SURROGATE = "A text cannot hold half of a surrogate pair."
 PROMPT_TYPE = (
@@ -309,6 +313,31 @@ def test_an_unknown_field_is_named(name):
     failure = refusal(PROMPT | {name: None})
     assert failure.message == f"Unknown parameter: '{name}'."
     assert failure.param == name
+
+
+MANY = dict.fromkeys(map(str, range(1000)), 1)
+
+
+@pytest.mark.parametrize(
+    ("payload", "body", "named"),
+    [
+        (CompletionPayload, PROMPT | MANY, "0"),
+        (CompletionPayload, PROMPT | {"stream_options": {"include_usage": True} | MANY}, "0"),
+        (CompletionPayload, PROMPT | {STEERING: [MANY]}, "0"),
+        (CompletionPayload, PROMPT | {STEERING: [{"layer_indices": ["a"] * 1000}]}, 0),
+        (HarvestPayload, MANY, "0"),
+        (LoomFilePayload, {"nodes": [MANY]}, "0"),
+        (LoomFilePayload, {"nodes": [1] * 1000}, 0),
+        (LoomFilePayload, {"nodes": [{"id": "a", "logprobs": [{}] * 1000}]}, "token"),
+    ],
+)
+def test_a_thousand_faults_of_one_kind_are_written_down_once(payload, body, named):
+    """A body of many megabytes must not become a report of gigabytes."""
+    with pytest.raises(ValidationError) as raised:
+        payload.model_validate(body)
+    faults = raised.value.errors()
+    assert len(faults) < 10
+    assert named in [fault["loc"][-1] for fault in faults]
 
 
 @pytest.mark.row("C-168")
