@@ -47,6 +47,8 @@ inline lanes totals(lanes *parts) {
 }
 
 constexpr int64_t RUN = 16, TOKENS = 4;
+// Bytes between what is read and what is asked for.
+constexpr int64_t AHEAD = 4096;
 
 // Rows as float32, in `space` unless they are that already.
 inline const float *widened(const float *rows, float *, int64_t) { return rows; }
@@ -116,9 +118,14 @@ struct Shape {
     }
 };
 
-// A block lies anywhere, so the processor cannot guess it: ask for the next one early.
-template <class T> inline void fetch(const T *rows, int64_t count) {
-    for (int64_t i = 0; i < count; i += int64_t(64 / sizeof(T))) __builtin_prefetch(rows + i);
+// A compiler takes a function that only asks for memory for one that does nothing.
+#define ALWAYS __attribute__((always_inline))
+
+// A block lies anywhere, so the processor cannot guess it: ask for it early. Into the second cache,
+// since the first can wait for few lines at once, and what computes meanwhile would wait with it.
+template <class T> ALWAYS inline void fetch(const T *rows, int64_t count) {
+    for (int64_t i = 0; i < count; i += int64_t(64 / sizeof(T)))
+        __builtin_prefetch(rows + i, 0, 2);
 }
 
 // What one query sees: the places [first, stop) of its scores.
@@ -127,21 +134,35 @@ struct Seen {
 };
 
 inline void softmax(float *score, Seen seen, const float *sink, float softcap) {
+    float *from = score + seen.first;
+    int64_t count = seen.stop - seen.first, whole = (count + RUN - 1) / RUN * RUN;
+    for (int64_t t = count; t < whole; t++) from[t] = -INFINITY;
     if (softcap > 0)
-        for (int64_t t = seen.first; t < seen.stop; t++)
-            score[t] = std::tanh(score[t] / softcap) * softcap;
-    float highest = sink ? *sink : score[seen.first];
-    for (int64_t t = seen.first; t < seen.stop; t++)
-        highest = score[t] > highest ? score[t] : highest;
-    for (int64_t t = seen.first; t < seen.stop; t++) score[t] = exponential(score[t] - highest);
+        for (int64_t t = 0; t < count; t++) from[t] = std::tanh(from[t] / softcap) * softcap;
+    lanes most = load16(from);
+    for (int64_t t = RUN; t < whole; t += RUN) {
+        lanes next = load16(from + t);
+        most = next > most ? next : most;
+    }
+    float highest = sink ? *sink : most[0];
+    for (int i = 0; i < RUN; i++) highest = most[i] > highest ? most[i] : highest;
     // In an order that does not depend on where the scores lie.
     lanes parts = lanes{};
-    int64_t t = seen.first;
-    for (; t + 16 <= seen.stop; t += 16) parts += load16(score + t);
+    for (int64_t t = 0; t < whole; t += RUN) {
+#pragma omp simd
+        for (int i = 0; i < RUN; i++) {
+            float x = from[t + i];
+            from[t + i] = x == -INFINITY ? 0.0f : exponential(x - highest);
+        }
+        parts += load16(from + t);
+    }
     float sum = total(parts);
-    for (; t < seen.stop; t++) sum += score[t];
     if (sink) sum += exponential(*sink - highest);
-    for (t = seen.first; t < seen.stop; t++) score[t] /= sum;
+    lanes all = lanes{} + sum;
+    for (int64_t t = 0; t < whole; t += RUN) {
+        lanes share = load16(from + t) / all;
+        std::memcpy(from + t, &share, sizeof share);
+    }
 }
 
 // Queries of up to TOKENS tokens of one sequence, the first of them at `position`, and of the heads
@@ -168,28 +189,41 @@ void attend_some(T *out, const T *query, const T *keys, const T *values, const i
         const T *row = query + n / shared * s.query_row + (kv_head * shared + n % shared) * s.query_head;
         for (int64_t i = 0; i < s.key_dim; i++) q[n * s.key_dim + i] = load(row[i]);
     }
+    auto ahead = [&](int64_t dim) {
+        int64_t count = AHEAD / int64_t(RUN * dim * sizeof(T));
+        return (count > 1 ? count : 1) * RUN;
+    };
+    auto fetch_run = [&](const T *pool, int64_t dim, int64_t head, int64_t t) ALWAYS {
+        if (t < stop) fetch(s.place(pool, blocks[t / s.block], head, t % s.block, dim), RUN * dim);
+    };
+    auto fetch_first = [&](const T *pool, int64_t dim, int64_t head) ALWAYS {
+        for (int64_t t = first; t < first + ahead(dim); t += RUN) fetch_run(pool, dim, head, t);
+    };
     auto runs = [&](const T *pool, int64_t dim, auto &&each) {
+        for (int64_t t = first + RUN; t < first + ahead(dim); t += RUN)
+            fetch_run(pool, dim, kv_head, t);
         for (int64_t t = first; t < stop;) {
             int64_t place = t % s.block, run = s.block - place < RUN ? s.block - place : RUN;
             if (run > stop - t) run = stop - t;
             const T *rows = s.place(pool, blocks[t / s.block], kv_head, place, dim);
-            if (t + run < stop)
-                fetch(s.place(pool, blocks[(t + run) / s.block], kv_head, (t + run) % s.block, dim),
-                      run * dim);
-            const float *numbers = widened(rows, wide, run * dim);
-            for (int64_t n = 0; n < count; n++) each(n, t - first, run, numbers);
+            fetch_run(pool, dim, kv_head, t + ahead(dim));
+            // Rows past the last one are in the block too: whole runs are quicker, and nobody looks.
+            int64_t there = s.block - place < RUN ? run : RUN;
+            const float *numbers = widened(rows, wide, there * dim);
+            for (int64_t n = 0; n < count; n++) each(n, t - first, run, there, numbers);
             t += run;
         }
     };
-    runs(keys, s.key_dim, [&](int64_t n, int64_t t, int64_t run, const float *rows) {
+    runs(keys, s.key_dim, [&](int64_t n, int64_t t, int64_t, int64_t there, const float *rows) {
         if (t < seen(n).stop)
-            dots<DIM>(scores + n * width + t, q + n * s.key_dim, rows, run, s.key_dim, s.scaling);
+            dots<DIM>(scores + n * width + t, q + n * s.key_dim, rows, there, s.key_dim, s.scaling);
     });
-    fetch(s.place(values, blocks[first / s.block], kv_head, 0, s.value_dim), s.block * s.value_dim);
+    fetch_first(values, s.value_dim, kv_head);
     for (int64_t n = 0; n < count; n++)
         softmax(scores + n * width, seen(n), sinks ? sinks + kv_head * shared + n % shared : nullptr,
                 s.softcap);
-    runs(values, s.value_dim, [&](int64_t n, int64_t t, int64_t run, const float *rows) {
+    if (kv_head + 1 < s.kv_heads) fetch_first(keys, s.key_dim, kv_head + 1);
+    runs(values, s.value_dim, [&](int64_t n, int64_t t, int64_t run, int64_t, const float *rows) {
         Seen own = seen(n);
         int64_t from = own.first > t ? own.first : t, to = own.stop < t + run ? own.stop : t + run;
         if (from < to)
@@ -217,7 +251,9 @@ void attend(T *out, const T *query, const T *keys, const T *values, const int64_
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         std::vector<float> space;
-#pragma omp for schedule(dynamic, 1)
+        // The heads of a block lie together: where there are parts enough, one thread takes them all.
+        int64_t together = int64_t(parts.size()) >= 8 * threads ? s.kv_heads : 1;
+#pragma omp for schedule(dynamic, together)
         for (int64_t task = 0; task < int64_t(parts.size()) * s.kv_heads; task++) {
             auto [number, token] = parts[task / s.kv_heads];
             const Span &span = spans[number];

@@ -71,8 +71,9 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     # Pages that the system gives out as they are used, and large ones where it can: a step touches
-    # blocks all over the store.
-    room = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
+    # blocks all over the store. It has large ones for memory of one process alone.
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    room = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags=flags)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):
             room.madvise(mmap.MADV_HUGEPAGE)
