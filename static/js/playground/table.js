@@ -110,11 +110,11 @@ export class Table {
       make("td", {}, box),
       make("td", { class: "number" }, show),
       make("td", { class: run.status === "failed" ? "bad" : null, text: run.status_label }),
-      make("td", { class: "phone-out" }, make("span", { class: "model", title: run.model }, ...(model ? [logo(model), model.label] : [run.model]))),
-      make("td", { class: "number small quiet one-line run-settings phone-out", text: settings, title: settings }),
+      make("td", {}, make("span", { class: "model", title: run.model }, ...(model ? [logo(model), model.label] : [run.model]))),
+      make("td", { class: "number small quiet one-line run-settings", text: settings, title: settings }),
       make("td", { class: "run-text one-line", text: run.error ? withoutAddress(run.error) : run.text }),
-      make("td", { class: "number phone-out", text: run.usage ? `${written(run.usage.prompt_tokens)} + ${written(run.usage.completion_tokens)}` : "–" }),
-      make("td", { class: "number quiet phone-out", text: run.time }),
+      make("td", { class: "number", text: run.usage ? `${written(run.usage.prompt_tokens)} + ${written(run.usage.completion_tokens)}` : "–" }),
+      make("td", { class: "number quiet", text: run.time }),
       make("td", { class: "row-menu" }, menu),
     );
   }
