@@ -16,7 +16,7 @@ from pathlib import Path
 FOLDER = ".kernels"
 """In the folder of models."""
 SOURCES = tuple(
-    Path(__file__).with_name(f"{name}.cpp") for name in ("kernels", "attention", "linear")
+    Path(__file__).with_name(f"{name}.cpp") for name in ("kernels", "attention", "linear", "block")
 )
 HEADERS = (Path(__file__).with_name("numbers.h"),)
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-std=c++17", "-fPIC", "-shared")

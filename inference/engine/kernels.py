@@ -8,6 +8,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import structlog
@@ -37,6 +38,8 @@ _SIGNATURES = {
     "keep": (*[_ADDRESS] * 3, *[_COUNT] * 6, _THREADS),
     "attend": (*[_ADDRESS] * 7, *[_COUNT] * 10, *[_REAL] * 2, _THREADS),
     "linear": (*[_ADDRESS] * 4, *[_COUNT] * 3, _THREADS),
+    "enter": (*[_ADDRESS] * 6, _COUNT, _THREADS),
+    "leave": (*[_ADDRESS] * 5, _COUNT, _THREADS),
 }
 _PANEL = 32
 """Outputs of a linear layer that lie together, as `linear.cpp` reads them."""
@@ -225,6 +228,46 @@ class Kernels:
         )
         return out
 
+    def enter(self, block: "CBlock", stream: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+        """What a decoder block does before its attention: norm, one product, rotation.
+
+        `stream` is `[tokens, width]`; returns queries, keys and values side by side, a row each.
+        """
+        tokens = len(stream)
+        rows = stream.new_empty(tokens, block.into.outputs)
+        space = torch.empty_like(stream)
+        self._calls["enter", stream.dtype](
+            rows.data_ptr(),
+            space.data_ptr(),
+            stream.data_ptr(),
+            cosines.data_ptr(),
+            sines.data_ptr(),
+            ctypes.addressof(block),
+            tokens,
+            torch.get_num_threads(),
+        )
+        return rows
+
+    def leave(self, block: "CBlock", stream: Tensor, mixed: Tensor) -> Tensor:
+        """What a decoder block does with what attention gave: product, sum, norm, MLP, sum.
+
+        `stream` is what `enter` got, `mixed` is `[tokens, heads * dim]`; returns the stream after
+        the block.
+        """
+        tokens, width = stream.shape
+        out = torch.empty_like(stream)
+        space = stream.new_empty(tokens * (2 * width + block.up.outputs + block.down.inputs))
+        self._calls["leave", stream.dtype](
+            out.data_ptr(),
+            space.data_ptr(),
+            stream.data_ptr(),
+            mixed.data_ptr(),
+            ctypes.addressof(block),
+            tokens,
+            torch.get_num_threads(),
+        )
+        return out
+
     def twister(self, seed: int) -> "Twister":
         """Return a generator that draws as torch's generator for the CPU with this seed."""
         state = np.zeros(_TWISTER_BYTES, dtype=np.uint8)
@@ -248,6 +291,43 @@ class Kernels:
             _threads(chances.numel()),
         )
         return winners
+
+
+class CNorm(ctypes.Structure):
+    """A norm, as `block.cpp` reads it."""
+
+    _fields_: ClassVar = [("weight", _ADDRESS), ("epsilon", _REAL), ("wide", ctypes.c_int32)]
+
+
+class CLinear(ctypes.Structure):
+    """A linear layer over panels, as `block.cpp` reads it."""
+
+    inputs: int
+    outputs: int
+    _fields_: ClassVar = [
+        ("panels", _ADDRESS),
+        ("bias", _ADDRESS),
+        ("inputs", _COUNT),
+        ("outputs", _COUNT),
+    ]
+
+
+class CBlock(ctypes.Structure):
+    """A decoder block, as `block.cpp` reads it. It does not keep the tensors that it names."""
+
+    into: CLinear
+    up: CLinear
+    down: CLinear
+    _fields_: ClassVar = [
+        ("first", CNorm),
+        ("second", CNorm),
+        ("into", CLinear),
+        ("out", CLinear),
+        ("up", CLinear),
+        ("down", CLinear),
+        ("turned", _COUNT),
+        ("dim", _COUNT),
+    ]
 
 
 @dataclass(frozen=True)

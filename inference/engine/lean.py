@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from inference.engine.attention import AttentionShape, Layout
-from inference.engine.kernels import Kernels
-from inference.engine.packing import joined, packed
+from inference.engine.kernels import CBlock, CNorm, Kernels
+from inference.engine.packing import PanelLinear, joined, packed
 
 _POSITIONS = (0, 1, 7, 30, 3)
 """Positions of the pass on which the parts are compared."""
@@ -39,6 +39,10 @@ class RmsNorm(nn.Module):
         epsilon = getattr(plain, "variance_epsilon", None)
         self._epsilon = float(plain.eps if epsilon is None else epsilon)  # type: ignore[arg-type]
 
+    def described(self) -> CNorm:
+        """Return the norm for `Kernels.enter` and `Kernels.leave`."""
+        return CNorm(self._weight.data_ptr(), self._epsilon, self._wide)
+
     def forward(self, hidden: Tensor) -> Tensor:
         """Return `[..., width]` like the input."""
         return self._kernels.rms_norm(hidden, self._weight, self._epsilon, wide=self._wide)
@@ -51,11 +55,11 @@ class GatedMlp(nn.Module):
         super().__init__()
         self._kernels = kernels
         gate, up, down = (getattr(plain, f"{name}_proj") for name in ("gate", "up", "down"))
-        self._in, self._out = packed(joined([gate, up]), kernels), packed(down, kernels)
+        self.into, self.out = packed(joined([gate, up]), kernels), packed(down, kernels)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return `[..., width]` like the input."""
-        out: Tensor = self._out(self._kernels.silu_mul(self._in(hidden)))
+        out: Tensor = self.out(self._kernels.silu_mul(self.into(hidden)))
         return out
 
 
@@ -67,11 +71,13 @@ class RotaryAttention(nn.Module):
         self._kernels = kernels
         self._shape = shape
         self.layer_idx = cast("int", plain.layer_idx)
-        self._dim = cast("int", plain.head_dim)
+        self.dim = cast("int", plain.head_dim)
         parts = [getattr(plain, f"{name}_proj") for name in "qkv"]
-        self._heads = [part.out_features // self._dim for part in parts]
-        self._in = packed(joined(parts), kernels)
-        self._out = packed(cast("nn.Linear", plain.o_proj), kernels)
+        self._heads = [part.out_features // self.dim for part in parts]
+        self.turned = self._heads[0] + self._heads[1]
+        """Heads of queries and keys."""
+        self.into = packed(joined(parts), kernels)
+        self.out = packed(cast("nn.Linear", plain.o_proj), kernels)
 
     def forward(
         self,
@@ -83,13 +89,55 @@ class RotaryAttention(nn.Module):
     ) -> tuple[Tensor, None]:
         """`[1, tokens, width]` in and out; `position_embeddings` are cosines and sines."""
         cosines, sines = (part[0].contiguous() for part in position_embeddings)
-        rows = self._in(hidden_states)[0]
-        self._kernels.rotate(rows, self._heads[0] + self._heads[1], cosines, sines)
-        heads = rows.view(len(rows), -1, self._dim).transpose(0, 1)
-        query, key, value = heads.split(self._heads)
-        out = layout.attend(self.layer_idx, query, key, value, self._shape)
-        result: Tensor = self._out(out.reshape(1, len(rows), -1))
+        rows = self.into(hidden_states)[0]
+        self._kernels.rotate(rows, self.turned, cosines, sines)
+        result: Tensor = self.out(self.attend(rows, layout)[None])
         return result, None
+
+    def attend(self, rows: Tensor, layout: Layout) -> Tensor:
+        """Attend for rows of queries, keys and values; returns `[tokens, heads * dim]`."""
+        heads = rows.view(len(rows), -1, self.dim).transpose(0, 1)
+        query, key, value = torch.split(heads, self._heads)
+        out = layout.attend(self.layer_idx, query, key, value, self._shape)
+        return out.reshape(len(rows), -1)
+
+
+class DecoderBlock(nn.Module):
+    """A decoder block of lean parts, in two calls of the kernels around its attention."""
+
+    def __init__(
+        self,
+        before: RmsNorm,
+        attention: RotaryAttention,
+        after: RmsNorm,
+        mlp: GatedMlp,
+        kernels: Kernels,
+    ) -> None:
+        super().__init__()
+        # The parts are kept: they hold what `_block` points to.
+        self.before, self.attention, self.after, self.mlp = before, attention, after, mlp
+        self._kernels = kernels
+        products = (attention.into, attention.out, mlp.into, mlp.out)
+        into, out, up, down = (cast("PanelLinear", layer).described() for layer in products)
+        self._block = CBlock(
+            before.described(), after.described(), into, out, up, down,
+            attention.turned, attention.dim,
+        )  # fmt: skip
+
+    def forward(
+        self,
+        hidden: Tensor,
+        *,
+        position_embeddings: tuple[Tensor, Tensor],
+        layout: Layout,
+        **others: object,
+    ) -> Tensor:
+        """`[1, tokens, width]` in and out; `position_embeddings` are cosines and sines."""
+        cosines, sines = (part[0].contiguous() for part in position_embeddings)
+        stream = hidden[0].contiguous()
+        rows = self._kernels.enter(self._block, stream, cosines, sines)
+        mixed = self.attention.attend(rows, layout)
+        return self._kernels.leave(self._block, stream, mixed)[None]
 
 
 @dataclass(frozen=True)
@@ -120,11 +168,18 @@ class _Recorder:
 def install(model: PreTrainedModel, kernels: Kernels) -> int:
     """Replace what can be replaced, in place; returns the number of parts.
 
-    The linear layers of `model` must still be plain.
+    The linear layers of `model` must still be plain. Blocks come last: they are made of lean parts.
     """
+    return _replace(model, kernels, _maker) + _replace(model, kernels, _block_maker)
+
+
+def _replace(model: PreTrainedModel, kernels: Kernels, maker_of: "MakerOf") -> int:
+    """Replace what a pass shows to be the same; returns the number of parts."""
     makers = {
-        part: maker for part in model.modules() if (maker := _maker(part, kernels)) is not None
+        part: maker for part in model.modules() if (maker := maker_of(part, kernels)) is not None
     }
+    if not makers:
+        return 0
     calls, recorder = _run(model, makers)
     count = 0
     for parent in list(model.modules()):
@@ -143,6 +198,7 @@ def install(model: PreTrainedModel, kernels: Kernels) -> int:
 
 Maker = Callable[[_Recorder], list[Callable[[], nn.Module]]]
 """Given what attention saw, the lean parts that may do."""
+MakerOf = Callable[[nn.Module, Kernels], Maker | None]
 
 
 def _maker(part: nn.Module, kernels: Kernels) -> Maker | None:
@@ -158,6 +214,26 @@ def _maker(part: nn.Module, kernels: Kernels) -> Maker | None:
     if _has_linears(part, "q_proj", "k_proj", "v_proj", "o_proj") and _is_rotary(part):
         layer = cast("int", part.layer_idx)
         return lambda recorder: [lambda: RotaryAttention(part, kernels, recorder.seen[layer][1])]
+    return None
+
+
+def _block_maker(part: nn.Module, kernels: Kernels) -> Maker | None:
+    """Return what makes a block of lean parts: two norms, attention and an MLP, and no more."""
+    names = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
+    if {name for name, _ in part.named_children()} != set(names):
+        return None
+    match tuple(getattr(part, name) for name in names):
+        case (
+            RmsNorm() as before,
+            RotaryAttention() as attention,
+            RmsNorm() as after,
+            GatedMlp() as mlp,
+        ):
+            products = (attention.into, attention.out, mlp.into, mlp.out)
+            if all(type(product) is PanelLinear for product in products):
+                return lambda recorder: [
+                    lambda: DecoderBlock(before, attention, after, mlp, kernels)
+                ]
     return None
 
 
@@ -210,7 +286,7 @@ def _run(
 
 def _agrees(lean: nn.Module, plain: nn.Module, call: _Call, recorder: _Recorder) -> bool:
     """Whether a lean part gives what the plain one gave, and attends to the same."""
-    if not isinstance(lean, RotaryAttention):
+    if not isinstance(lean, RotaryAttention | DecoderBlock):
         if len(call.positional) != 1 or call.named:
             return False
         with torch.inference_mode():
@@ -218,14 +294,17 @@ def _agrees(lean: nn.Module, plain: nn.Module, call: _Call, recorder: _Recorder)
     embeddings = call.named.get("position_embeddings")
     if not isinstance(embeddings, tuple) or len(embeddings) != 2:
         return False
-    if any(part.shape != (1, len(_POSITIONS), lean._dim) for part in embeddings):
+    attention = lean.attention if isinstance(lean, DecoderBlock) else lean
+    if isinstance(lean, DecoderBlock) and len(call.positional) != 1:
+        return False
+    if any(part.shape != (1, len(_POSITIONS), attention.dim) for part in embeddings):
         return False
     again = _Recorder()
     named = {**call.named, "layout": again}
     with torch.inference_mode():
         output = lean(*call.positional, **named)
-    saw, shape = recorder.seen[lean.layer_idx]
-    seen, same_shape = again.seen[lean.layer_idx]
+    saw, shape = recorder.seen[attention.layer_idx]
+    seen, same_shape = again.seen[attention.layer_idx]
     return (
         shape == same_shape
         and all(map(_close, seen, saw))

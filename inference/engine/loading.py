@@ -107,7 +107,7 @@ def load(
     loaded = inspect(model, tokenizer, max_model_len)
     if kernels is not None and loaded.stream.device.type == "cpu":
         lean.install(model, kernels)
-        loaded = replace(loaded, kernels=kernels)
+        loaded = replace(loaded, kernels=kernels, blocks=decoder_blocks(model))
     pack(model, loaded.kernels)
     report(LoadStage.WEIGHTS_LOADED)
     return loaded

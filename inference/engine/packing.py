@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from inference.engine.kernels import Kernels
+from inference.engine.kernels import CLinear, Kernels
 
 
 class PackedLinear(nn.Module):
@@ -39,13 +39,18 @@ class PanelLinear(nn.Module):
 
     def __init__(self, plain: nn.Linear, kernels: Kernels) -> None:
         super().__init__()
-        self.out_features = plain.out_features
+        self.in_features, self.out_features = plain.in_features, plain.out_features
         self._kernels = kernels
         self._panels = kernels.panels(plain.weight.detach())
         self._bias = None
         if plain.bias is not None:
             missing = -plain.out_features % self._panels.shape[2]
             self._bias = F.pad(plain.bias.detach().float(), (0, missing))
+
+    def described(self) -> CLinear:
+        """Return where the weights lie, for `Kernels.enter` and `Kernels.leave`."""
+        bias = None if self._bias is None else self._bias.data_ptr()
+        return CLinear(self._panels.data_ptr(), bias, self.in_features, self.out_features)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return `[..., out_features]` for `[..., in_features]`."""

@@ -1,20 +1,22 @@
 """The compiled kernels compute what torch's operations do, on every shape that a step has."""
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from transformers import LlamaForCausalLM
 
-from inference.engine import compiling, kernels
+from inference.engine import attention, compiling, kernels, lean
 from inference.engine.attention import AttentionShape
 from inference.engine.kernels import Kernels
 from inference.engine.layout import BlockLayout, Span
 from inference.engine.store import BlockStore, LayerShape
 from tests.engine.harness import GREEDY, Bench, assert_rows, house_kernels
+from tests.engine.tiny_models import llama_config, randomize
 
 DTYPES = [(torch.float32, 2e-6), (torch.bfloat16, 2**-7)]
 
@@ -211,3 +213,32 @@ def test_loaded_models_say_which_path_they_run(tiny: Bench) -> None:
     assert {"RmsNorm", "GatedMlp", "RotaryAttention"} <= names
     assert "LlamaMLP" not in names
     assert replace(tiny.loaded, kernels=None).kernels is None
+
+
+def _kinds_of_blocks(change: Callable[[torch.nn.Module], None]) -> set[str]:
+    """What the blocks of a random Llama are, changed first, once lean parts took their places."""
+    attention.register()
+    model = LlamaForCausalLM._from_config(
+        llama_config(), attn_implementation=attention.IMPLEMENTATION
+    ).eval()
+    randomize(model, seed=3)
+    for block in model.model.layers:
+        change(block)
+    lean.install(model.requires_grad_(False), house_kernels())
+    return {type(block).__name__ for block in model.model.layers}
+
+
+def test_a_block_of_lean_parts_alone_runs_as_one() -> None:
+    if not house_kernels().multiplies(torch.float32):
+        pytest.skip("products are torch's on this processor")
+
+    def scaled(block: torch.nn.Module) -> None:
+        plain = block.forward
+        block.forward = lambda hidden, **named: plain(hidden * 1.5, **named)
+
+    def with_more(block: torch.nn.Module) -> None:
+        block.extra = torch.nn.Identity()
+
+    assert _kinds_of_blocks(lambda block: None) == {"DecoderBlock"}
+    assert _kinds_of_blocks(scaled) == {"LlamaDecoderLayer"}
+    assert _kinds_of_blocks(with_more) == {"LlamaDecoderLayer"}
