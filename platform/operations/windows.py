@@ -16,6 +16,7 @@ from operations.models import WarmWindow
 WEEK_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 MINUTES_A_DAY = 24 * 60
 CENT = Decimal("0.01")
+MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, order=True)
@@ -28,7 +29,7 @@ class Span:
     @property
     def hours(self) -> Decimal:
         """Its length."""
-        return Decimal(int((self.end - self.start).total_seconds())) / 3600
+        return Decimal((self.end - self.start) // MICROSECOND) / (timedelta(hours=1) // MICROSECOND)
 
 
 def is_time_zone(name: str) -> bool:

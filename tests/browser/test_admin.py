@@ -3,6 +3,7 @@
 from uuid import uuid4
 
 import pytest
+from django.contrib.sessions.backends.db import SessionStore
 from playwright.sync_api import Page, expect
 
 from access.decisions import Terms, apply, approve
@@ -13,6 +14,7 @@ from billing.models import TokenRequest
 from billing.token_requests import Answers, send_request
 from feedback.models import Note
 from tests.accounts.factory import make_user
+from tests.accounts.sessions import set_back
 from tests.browser.conftest import PageFor, is_too_wide, serious_faults
 
 PASSWORD = "a difference engine"
@@ -75,6 +77,8 @@ def test_the_headers_box_selects_every_row_and_a_delete_wants_its_words(
 ) -> None:
     tag, users = tagged(53, admin)
     page = page_for(admin, f"{USERS}?tag={tag}")
+    [cookie] = [each for each in page.context.cookies() if each["name"] == "sessionid"]
+    set_back(SessionStore(cookie["value"]), 3600)
     page.locator("#action-toggle").click()
     expect(page.get_by_text("All 53 selected")).to_be_visible()
     chooser = page.locator("select[name=action]")

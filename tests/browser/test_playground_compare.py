@@ -141,7 +141,7 @@ def test_failed_runs_name_no_address_and_each_menu_opens_beside_its_own_button(
         "This request can use up to 900 tokens, more than your token budget has left. "
         "Request more tokens Nothing was charged."
     )
-    expect(page.locator("#runs .run-text")).to_have_text(
+    expect(page.locator("#runs td.run-text")).to_have_text(
         ["This request can use up to 900 tokens, more than your token budget has left."] * 5
     )
     menu = page.locator("#run-menu")

@@ -169,6 +169,10 @@ def test_windows_that_overlap_count_once():
     assert hours_between(windows, monday, monday + timedelta(days=7)) == 11
     # Only what is left of a window that is open counts.
     assert hours_between(windows, monday.replace(hour=19), monday + timedelta(days=7)) == 1
+    # A week has all hours of its windows, at whatever moment it begins.
+    within = monday.replace(hour=3, microsecond=123_457)
+    of_week = hours_between(windows, within, within + timedelta(days=7))
+    assert cost(of_week, Decimal("1000000")) == cost(Decimal(11), Decimal("1000000"))
     assert union([Span(monday, monday + timedelta(hours=2))] * 3) == [
         Span(monday, monday + timedelta(hours=2))
     ]
