@@ -4,22 +4,13 @@ Addresses, `Allow`, rate buckets, body caps and the OpenAPI document are read fr
 """
 
 from django.conf import settings
-from pydantic import BaseModel
 
 from api.bodies import CompletionJobRequest, CompletionPayload
 from api.harvest_bodies import HarvestPayload
 from api.harvest_schemas import HarvestJob
 from api.limits import Bucket
-from api.loom_bodies import (
-    BranchPayload,
-    LoomChangePayload,
-    LoomFilePayload,
-    LoomPayload,
-    NodeTextPayload,
-    SplitPayload,
-)
-from api.loom_schemas import Branch, DeletedLoom, Loom, LoomList, Node
-from api.routing import Operation, Route
+from api.loom_routes import LOOM_ROUTES
+from api.routing import MISSING, Operation, Route
 from api.schemas import (
     Completion,
     CompletionChunk,
@@ -32,45 +23,11 @@ from api.schemas import (
 )
 
 INFERENCE_FAILS = dict.fromkeys((502, 503, 504), ErrorResponse)
-MISSING = {404: ErrorResponse}
 FEEDBACK = "/feedback"
 """The App's one form with files."""
 
 
-def loom_read(name: str, view: str, answer: type[BaseModel], *, by_id: bool = True) -> Operation:
-    """Return a read of Looms."""
-    return Operation(
-        operation_id=f"looms.{name}",
-        tag="looms",
-        handler=f"api.loom_views:{view}",
-        bucket=Bucket.OTHER,
-        answers={200: answer} | (MISSING if by_id else {}),
-    )
-
-
-def loom_write(
-    name: str,
-    view: str,
-    body: type[BaseModel] | None,
-    *,
-    answer: type[BaseModel] = Loom,
-    bucket: Bucket = Bucket.OTHER,
-) -> Operation:
-    """Return a write of Looms; each takes an `Idempotency-Key` (C-383)."""
-    return Operation(
-        operation_id=f"looms.{name}",
-        tag="looms",
-        handler=f"api.loom_views:{view}",
-        bucket=bucket,
-        idempotent=True,
-        body=body,
-        answers={200: answer, **MISSING},
-    )
-
-
 JOB = "/v1/completion-jobs/{job_id}"
-LOOM = "/v1/looms/{loom_id}"
-NODE = f"{LOOM}/nodes/{{node_id}}"
 
 ANY_NAME = {"model_id": "(?s:.+)"}
 """A served name has a slash (C-124). One that is not served may hold anything, line ends too."""
@@ -189,74 +146,7 @@ ROUTES: tuple[Route, ...] = (
             )
         },
     ),
-    Route(
-        path="/v1/looms",
-        operations={
-            "GET": loom_read("listLooms", "Looms", LoomList, by_id=False),
-            "POST": loom_write("createLoom", "Looms", LoomPayload),
-        },
-    ),
-    Route(
-        path="/v1/looms/import",
-        operations={"POST": loom_write("importLoom", "ImportLoom", LoomFilePayload)},
-    ),
-    Route(
-        path=f"{LOOM}/export",
-        operations={"GET": loom_read("exportLoom", "ExportLoom", LoomFilePayload)},
-    ),
-    Route(
-        path=f"{LOOM}/stream",
-        operations={
-            "GET": Operation(
-                operation_id="looms.streamLoom",
-                tag="looms",
-                handler="api.loom_stream:StreamLoom",
-                bucket=Bucket.OTHER,
-                streams=True,
-                event=Node,
-                answers=MISSING,
-            )
-        },
-    ),
-    Route(
-        path=f"{LOOM}/cancel",
-        operations={"POST": loom_write("cancelLoom", "CancelLoom", None)},
-    ),
-    Route(
-        path=f"{LOOM}/root",
-        operations={"POST": loom_write("setRoot", "SetRoot", NodeTextPayload)},
-    ),
-    Route(
-        path=LOOM,
-        operations={
-            "GET": loom_read("getLoom", "OneLoom", Loom),
-            "POST": loom_write("updateLoom", "OneLoom", LoomChangePayload),
-            "DELETE": loom_write("deleteLoom", "OneLoom", None, answer=DeletedLoom),
-        },
-    ),
-    Route(
-        path=f"{NODE}/branch",
-        operations={
-            "POST": loom_write(
-                "createBranch", "CreateBranch", BranchPayload, answer=Branch, bucket=Bucket.WORK
-            )
-        },
-    ),
-    Route(
-        path=f"{NODE}/split",
-        operations={"POST": loom_write("splitNode", "SplitNode", SplitPayload)},
-    ),
-    Route(
-        path=f"{NODE}/sibling",
-        operations={"POST": loom_write("addSibling", "AddSibling", NodeTextPayload)},
-    ),
-    Route(
-        path=NODE,
-        operations={
-            "POST": loom_write("editNode", "OneNode", NodeTextPayload),
-            "DELETE": loom_write("deleteNode", "OneNode", None),
-        },
-    ),
+    *LOOM_ROUTES,
     Route(
         path="/v1/harvest",
         large_bodies=True,
@@ -316,31 +206,6 @@ ROUTES: tuple[Route, ...] = (
                 tag="files",
                 handler="api.harvest_files:ReadHarvestFile",
                 streams=True,
-                documented=False,
-            )
-        },
-    ),
-    Route(
-        path="/v1/lab/looms/import",
-        operations={
-            "POST": Operation(
-                operation_id="lab.importLoom",
-                tag="lab",
-                handler="api.loom_lab:ImportAnyLoom",
-                bucket=Bucket.OTHER,
-                idempotent=True,
-                documented=False,
-            )
-        },
-    ),
-    Route(
-        path="/v1/lab/looms/{loom_id}/provenance",
-        operations={
-            "GET": Operation(
-                operation_id="lab.getLoomProvenance",
-                tag="lab",
-                handler="api.loom_lab:ReadProvenance",
-                bucket=Bucket.OTHER,
                 documented=False,
             )
         },

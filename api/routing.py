@@ -11,6 +11,9 @@ from pydantic import BaseModel
 from api.limits import Bucket
 from api.schemas import ErrorResponse
 
+MISSING = {404: ErrorResponse}
+"""What an operation on one object may answer as well."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:

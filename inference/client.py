@@ -18,7 +18,7 @@ import redis
 import structlog
 from celery import current_app
 from django.conf import settings
-from kombu.exceptions import KombuError
+from kombu.exceptions import OperationalError
 
 from inference import valkey, wire
 from inference.engine.messages import (
@@ -48,7 +48,7 @@ RING = "inference.ring"
 CONSUMER_LIFE_MS = 5000
 FETCHES_AT_ONCE = 4
 """Large events that are brought from Valkey at the same time."""
-LOST = (redis.exceptions.RedisError, KombuError, OSError)
+LOST = (redis.exceptions.RedisError, OperationalError, OSError)
 """What a broken connection to Valkey raises, our own or Celery's."""
 
 

@@ -3,12 +3,22 @@
 
 #include "numbers.h"
 
+// The functions of the other files for one dtype.
+template <class T> struct Functions;
+
+#define FUNCTIONS(KIND, T)                                                                         \
+    extern "C" {                                                                                   \
+    void rms_norm_##KIND(T *, const T *, const float *, int64_t, int64_t, float, int, int);        \
+    void silu_mul_##KIND(T *, const T *, int64_t, int64_t, int);                                   \
+    void rotate_##KIND(T *, const T *, const T *, int64_t, int64_t, int64_t, int64_t, int);        \
+    void linear_##KIND(T *, const T *, const T *, const float *, int64_t, int64_t, int64_t, int);  \
+    }                                                                                              \
+    template <> struct Functions<T> {                                                              \
+        static constexpr auto &rms_norm = rms_norm_##KIND, &silu_mul = silu_mul_##KIND,            \
+                              &rotate = rotate_##KIND, &linear = linear_##KIND;                    \
+    };
+
 namespace {
-
-// Below so many numbers one thread is quicker than waking a second one.
-constexpr int64_t SERIAL = 1 << 14;
-
-inline int some(int64_t numbers, int threads) { return numbers <= SERIAL ? 1 : threads; }
 
 // As `kernels.py` fills them in.
 struct Norm {
@@ -29,56 +39,61 @@ struct Block {
     int64_t turned, dim;
 };
 
-template <class T>
-void add(T *out, const T *one, const T *other, int64_t count, int threads) {
-#pragma omp parallel for simd num_threads(threads) if (threads > 1)
-    for (int64_t i = 0; i < count; i++) store(out[i], load(one[i]) + load(other[i]));
-}
+template <class T> struct Pass {
+    const Block &block;
+    int64_t count;
+    int threads;
+
+    void norm(T *out, const T *in, const Norm &n, int64_t width) const {
+        Functions<T>::rms_norm(out, in, n.weight, count, width, n.epsilon, n.wide, threads);
+    }
+
+    void product(T *out, const T *in, const Linear &l) const {
+        Functions<T>::linear(out, in, (const T *)l.panels, l.bias, count, l.inputs, l.outputs,
+                             threads);
+    }
+
+    void add(T *out, const T *one, const T *other, int64_t width) const {
+        int some = threads_for(count * width, threads);
+#pragma omp parallel for simd num_threads(some) if (some > 1)
+        for (int64_t i = 0; i < count * width; i++) store(out[i], load(one[i]) + load(other[i]));
+    }
+
+    // `rows` are queries, keys and values of each token; `space` takes `count` rows of the stream.
+    void enter(T *rows, T *space, const T *stream, const T *cosines, const T *sines) const {
+        norm(space, stream, block.first, block.in.inputs);
+        product(rows, space, block.in);
+        Functions<T>::rotate(rows, cosines, sines, count, block.turned, block.dim,
+                             block.in.outputs, threads);
+    }
+
+    // `mixed` is what attention gave; `space` takes, for each token, two rows of the stream, and what
+    // `up` gives and `down` reads.
+    void leave(T *out, T *space, const T *stream, const T *mixed) const {
+        int64_t width = block.out.outputs;
+        T *whole = space, *part = whole + count * width, *wide = part + count * width,
+          *narrow = wide + count * block.up.outputs;
+        product(part, mixed, block.out);
+        add(whole, stream, part, width);
+        norm(part, whole, block.second, width);
+        product(wide, part, block.up);
+        Functions<T>::silu_mul(narrow, wide, count, block.down.inputs, threads);
+        product(part, narrow, block.down);
+        add(out, whole, part, width);
+    }
+};
 
 } // namespace
 
-// `rows` are queries, keys and values of each token. `space` takes `count` rows of the stream.
-// Later: `mixed` is what attention gave; `space` takes, for each token, two rows of the stream, and
-// what `up` and then `down` read.
-#define BLOCK(KIND, T)                                                                            \
-    extern "C" {                                                                                  \
-    void rms_norm_##KIND(T *, const T *, const float *, int64_t, int64_t, float, int, int);       \
-    void silu_mul_##KIND(T *, const T *, int64_t, int64_t, int);                                  \
-    void rotate_##KIND(T *, const T *, const T *, int64_t, int64_t, int64_t, int64_t, int);       \
-    void linear_##KIND(T *, const T *, const T *, const float *, int64_t, int64_t, int64_t, int); \
-    }                                                                                             \
-    namespace {                                                                                   \
-    inline void norm(T *out, const T *in, const Norm &n, int64_t count, int64_t width,            \
-                     int threads) {                                                               \
-        rms_norm_##KIND(out, in, n.weight, count, width, n.epsilon, n.wide,                       \
-                        some(count * width, threads));                                            \
-    }                                                                                             \
-    inline void product(T *out, const T *in, const Linear &l, int64_t count, int threads) {       \
-        linear_##KIND(out, in, (const T *)l.panels, l.bias, count, l.inputs, l.outputs, threads); \
-    }                                                                                             \
-    }                                                                                             \
-    extern "C" void enter_##KIND(T *rows, T *space, const T *stream, const T *cosines,            \
-                                 const T *sines, const Block *block, int64_t count,               \
-                                 int threads) {                                                   \
-        const Block &b = *block;                                                                  \
-        norm(space, stream, b.first, count, b.in.inputs, threads);                                \
-        product(rows, space, b.in, count, threads);                                               \
-        rotate_##KIND(rows, cosines, sines, count, b.turned, b.dim, b.in.outputs,                 \
-                      some(count * b.turned * b.dim, threads));                                   \
-    }                                                                                             \
-    extern "C" void leave_##KIND(T *out, T *space, const T *stream, const T *mixed,               \
-                                 const Block *block, int64_t count, int threads) {                \
-        const Block &b = *block;                                                                  \
-        int64_t width = b.out.outputs, numbers = count * width;                                   \
-        T *whole = space, *part = whole + numbers, *wide = part + numbers,                        \
-          *narrow = wide + count * b.up.outputs;                                                  \
-        product(part, mixed, b.out, count, threads);                                              \
-        add(whole, stream, part, numbers, some(numbers, threads));                                \
-        norm(part, whole, b.second, count, width, threads);                                       \
-        product(wide, part, b.up, count, threads);                                                \
-        silu_mul_##KIND(narrow, wide, count, b.down.inputs, some(count * b.down.inputs, threads)); \
-        product(part, narrow, b.down, count, threads);                                            \
-        add(out, whole, part, numbers, some(numbers, threads));                                   \
+#define BLOCK(KIND, T)                                                                             \
+    FUNCTIONS(KIND, T)                                                                             \
+    extern "C" void enter_##KIND(T *rows, T *space, const T *stream, const T *cosines,             \
+                                 const T *sines, const Block *block, int64_t count, int threads) { \
+        Pass<T>{*block, count, threads}.enter(rows, space, stream, cosines, sines);                \
+    }                                                                                              \
+    extern "C" void leave_##KIND(T *out, T *space, const T *stream, const T *mixed,                \
+                                 const Block *block, int64_t count, int threads) {                 \
+        Pass<T>{*block, count, threads}.leave(out, space, stream, mixed);                          \
     }
 
 #if defined(__AVX512F__)

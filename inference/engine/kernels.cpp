@@ -12,6 +12,7 @@ namespace {
 template <class T>
 void rms_norm(T *out, const T *in, const float *weight, int64_t rows, int64_t width, float epsilon,
               int wide, int threads) {
+    threads = threads_for(rows * width, threads);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t row = 0; row < rows; row++) {
         const T *x = in + row * width;
@@ -33,6 +34,7 @@ void rms_norm(T *out, const T *in, const float *weight, int64_t rows, int64_t wi
 
 template <class T>
 void silu_mul(T *out, const T *in, int64_t rows, int64_t width, int threads) {
+    threads = threads_for(rows * width, threads);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t row = 0; row < rows; row++) {
         const T *gate = in + 2 * row * width, *up = gate + width;
@@ -48,6 +50,7 @@ void silu_mul(T *out, const T *in, int64_t rows, int64_t width, int threads) {
 template <class T>
 void rotate(T *in, const T *cosines, const T *sines, int64_t rows, int64_t heads, int64_t dim,
             int64_t stride, int threads) {
+    threads = threads_for(rows * heads * dim, threads);
     int64_t half = dim / 2;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t row = 0; row < rows; row++) {
@@ -69,6 +72,7 @@ void rotate(T *in, const T *cosines, const T *sines, int64_t rows, int64_t heads
 template <class T>
 void keep(T *pool, const T *in, const int64_t *slots, int64_t rows, int64_t heads, int64_t block,
           int64_t dim, int64_t row_stride, int64_t head_stride, int threads) {
+    threads = threads_for(rows * heads * dim, threads);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t row = 0; row < rows; row++) {
         int64_t number = slots[row] / block, place = slots[row] % block;
@@ -154,6 +158,7 @@ extern "C" void seed(Twister *twister, uint64_t seed) {
 
 extern "C" void races(int64_t *winners, Twister *const *twisters, const float *chances, int64_t rows,
                       int64_t size, int threads) {
+    threads = threads_for(rows * size, threads);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t row = 0; row < rows; row++)
         winners[row] = race(*twisters[row], chances + row * size, size);

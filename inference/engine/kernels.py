@@ -20,9 +20,6 @@ from inference.engine.compiling import file_name
 log = structlog.get_logger(__name__)
 
 _KINDS = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
-_SERIAL = 1 << 14
-"""Numbers up to which one thread is quicker than waking a second one."""
-
 _TWISTER_BYTES = 624 * 4 + 8
 
 _ADDRESS, _COUNT, _REAL, _THREADS = (
@@ -95,7 +92,7 @@ class Kernels:
             width,
             epsilon,
             wide,
-            _threads(rows.numel()),
+            torch.get_num_threads(),
         )
         return out
 
@@ -104,7 +101,7 @@ class Kernels:
         width = rows.shape[-1] // 2
         out = rows.new_empty((*rows.shape[:-1], width))
         self._calls["silu_mul", rows.dtype](
-            out.data_ptr(), rows.data_ptr(), out.numel() // width, width, _threads(out.numel())
+            out.data_ptr(), rows.data_ptr(), out.numel() // width, width, torch.get_num_threads()
         )
         return out
 
@@ -123,7 +120,7 @@ class Kernels:
             heads,
             dim,
             rows.shape[1],
-            _threads(tokens * heads * dim),
+            torch.get_num_threads(),
         )
 
     def keep(self, pool: Tensor, rows: Tensor, slots: Tensor) -> None:
@@ -144,7 +141,7 @@ class Kernels:
             dim,
             row_stride,
             head_stride,
-            _threads(rows.numel()),
+            torch.get_num_threads(),
         )
 
     def attend(
@@ -288,7 +285,7 @@ class Kernels:
             states.ctypes.data,
             chances.data_ptr(),
             *chances.shape,
-            _threads(chances.numel()),
+            torch.get_num_threads(),
         )
         return winners
 
@@ -337,7 +334,3 @@ class Twister:
     state: np.ndarray
     address: int
     """Of the state's first byte."""
-
-
-def _threads(numbers: int) -> int:
-    return 1 if numbers <= _SERIAL else torch.get_num_threads()

@@ -116,6 +116,7 @@ class DecoderBlock(nn.Module):
         super().__init__()
         # The parts are kept: they hold what `_block` points to.
         self.before, self.attention, self.after, self.mlp = before, attention, after, mlp
+        self.layer_idx, self.dim = attention.layer_idx, attention.dim
         self._kernels = kernels
         products = (attention.into, attention.out, mlp.into, mlp.out)
         into, out, up, down = (cast("PanelLinear", layer).described() for layer in products)
@@ -294,17 +295,16 @@ def _agrees(lean: nn.Module, plain: nn.Module, call: _Call, recorder: _Recorder)
     embeddings = call.named.get("position_embeddings")
     if not isinstance(embeddings, tuple) or len(embeddings) != 2:
         return False
-    attention = lean.attention if isinstance(lean, DecoderBlock) else lean
-    if isinstance(lean, DecoderBlock) and len(call.positional) != 1:
+    if len(call.positional) > 1:
         return False
-    if any(part.shape != (1, len(_POSITIONS), attention.dim) for part in embeddings):
+    if any(part.shape != (1, len(_POSITIONS), lean.dim) for part in embeddings):
         return False
     again = _Recorder()
     named = {**call.named, "layout": again}
     with torch.inference_mode():
         output = lean(*call.positional, **named)
-    saw, shape = recorder.seen[attention.layer_idx]
-    seen, same_shape = again.seen[attention.layer_idx]
+    saw, shape = recorder.seen[lean.layer_idx]
+    seen, same_shape = again.seen[lean.layer_idx]
     return (
         shape == same_shape
         and all(map(_close, seen, saw))

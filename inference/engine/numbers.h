@@ -31,6 +31,9 @@ inline void store(bfloat16 &place, float value) {
     place.bits = uint16_t(value == value ? rounded : 0x7fc0);
 }
 
+// How many threads work on so many numbers: up to a few, one is quicker than waking a second one.
+inline int threads_for(int64_t numbers, int threads) { return numbers <= 1 << 14 ? 1 : threads; }
+
 template <class T> inline float rounded(float value) {
     T place;
     store(place, value);

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from datetime import timedelta
 from itertools import pairwise
 from uuid import uuid4
 
@@ -12,6 +11,7 @@ from django.utils import timezone
 from structlog.testing import CapturingLogger
 
 from inference.engine.messages import FailureCode
+from tests.billing.leases import lose
 from tests.jobs.conftest import Submitted, another_key, rows, submit
 from tests.live import eventually
 
@@ -21,7 +21,7 @@ REVOKED = "The API key that made this request was revoked."
 def dead_process(work) -> None:
     """Put work in hand of a process that is gone, with its Hold and all."""
     from billing import ledger, owners
-    from billing.models import Owner, OwnerKind, Source
+    from billing.models import OwnerKind, Source
 
     lease = owners.register(OwnerKind.RUNNER)
     if work.state == "running":
@@ -35,9 +35,7 @@ def dead_process(work) -> None:
             owner=lease.token,
         )
     type(work).objects.filter(id=work.id).update(owner=lease.token, attempt=uuid4())
-    Owner.objects.filter(token=lease.token).update(expires_at=timezone.now() - timedelta(days=1))
-    # A lease is judged only once the database itself is older than one.
-    eventually(lambda: not owners.reap().waiting, 30)
+    lose(lease.token)
 
 
 @pytest.mark.row("C-423", "C-346", "C-605", "C-606", "C-604")

@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from inference.engine.messages import FailureCode, PackedLogprobs, Residuals
 from tests.accounts.at_once import at_once
+from tests.billing.leases import lose
 from tests.jobs.conftest import IDS
 from tests.live import eventually
 
@@ -275,8 +276,6 @@ def database_age() -> float:
 @pytest.mark.row("A-242", "C-609")
 def test_a_crash_fails_a_run_which_keeps_its_text_and_is_free(caller, scripted, make_runner):
     """Its process is gone: the lease was reaped, and with it the Hold was released."""
-    from billing import owners
-    from billing.models import Owner
     from jobs.models import Run
 
     # No lease is judged so soon after the database itself started.
@@ -292,12 +291,7 @@ def test_a_crash_fails_a_run_which_keeps_its_text_and_is_free(caller, scripted, 
     # The runner of this process is held up; its lease runs out, and another one looks.
     first._loop.call_soon_threadsafe(time.sleep, 3)
 
-    def reaped() -> bool:
-        """A renewal may come in between."""
-        Owner.objects.filter(token=row.owner).update(expires_at="2020-01-01T00:00:00Z")
-        return row.owner in owners.reap().ended
-
-    eventually(reaped)
+    lose(row.owner)
     assert caller.left() == 100_000
     make_runner()
     failed = wait(run, "failed")

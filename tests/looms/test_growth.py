@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from inference.engine.messages import FailureCode, PackedLogprobs
+from tests.billing.leases import lose
 from tests.conftest import Caller
 from tests.live import eventually
 from tests.looms.conftest import LoomApi
@@ -569,32 +570,12 @@ def test_a_node_whose_process_died_runs_again_and_the_late_one_writes_nothing(lo
     asked.say(" upon")
     eventually(lambda: loom.node(node["id"])["text"] == " upon")
     grows.answers = (" once",)
-    lose_lease(Growth.objects.get(node_id=node["id"]))
+    lose(Growth.objects.get(node_id=node["id"]).owner)
     assert loom.until(node["id"], "completed")["text"] == " once"
     asked.answer(" late")
     eventually(lambda: caller.open_holds() == 0)
     assert loom.node(node["id"])["text"] == " once"
     assert caller.left() == 100_000 - len(asked.request.prompts[0]) - 1
-
-
-def lose_lease(work) -> None:
-    """Let the lease of a piece of work run out and be reaped, as that of a killed process is.
-
-    The process lives and renews it, so that the moment between the two may have to be found again.
-    """
-    from datetime import timedelta
-
-    from django.utils import timezone
-
-    from billing.models import Owner
-    from billing.owners import reap
-
-    def reaped() -> bool:
-        lease = Owner.objects.filter(token=work.owner)
-        lease.update(expires_at=timezone.now() - timedelta(seconds=60))
-        return work.owner in reap().ended
-
-    eventually(reaped, 30)
 
 
 @pytest.mark.row("C-550", "C-545")

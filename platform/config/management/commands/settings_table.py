@@ -7,7 +7,9 @@ from django.core.management.base import BaseCommand
 from pydantic_core import PydanticUndefined
 
 from config.environment import ROOT, Environment
+from config.work import WorkSettings
 
+OF_WORK = WorkSettings.model_fields
 HEAD = """# Settings
 
 Every setting is an environment variable, or a line of the file `up.env` in `VAR_DIR`. They are
@@ -31,10 +33,11 @@ class Command(BaseCommand):
 
 
 def page() -> str:
-    """Return the page `docs/settings.md`."""
+    """Return the page `docs/settings.md`: the deployment first, then what may be asked of it."""
+    fields = sorted(Environment.model_fields.items(), key=lambda item: item[0] in OF_WORK)
     rows = [
         f"| `{name.upper()}` | {_default(field.default)} | {field.description} |"
-        for name, field in Environment.model_fields.items()
+        for name, field in fields
     ]
     return HEAD + "\n".join(rows) + "\n"
 
