@@ -236,11 +236,6 @@ void attend_some(T *out, const T *query, const T *keys, const T *values, const i
     }
 }
 
-// Tokens of one sequence that stand one after the other: their first row, its position, how many.
-struct Span {
-    int64_t row, position, count;
-};
-
 template <int DIM, class T>
 void attend(T *out, const T *query, const T *keys, const T *values, const int64_t *table,
             const Span *spans, const float *sinks, const Shape &s, int threads) {

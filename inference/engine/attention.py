@@ -13,7 +13,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from inference.engine.structs import CStep
+
 IMPLEMENTATION = "basalt"
+
+
+@dataclass
+class CachedStep:
+    """A step whose keys and values lie where the kernels find them, for all Layers."""
+
+    described: CStep
+    done: int = 0
+    """The kernels have run the blocks before this Layer together with an earlier one."""
 
 
 class Layout(Protocol):
@@ -21,6 +32,8 @@ class Layout(Protocol):
 
     unread: set[str] | None
     """Where keywords are noted that `attend` has no use for; None notes nothing."""
+    cached: CachedStep | None
+    """What lets blocks run without asking `attend`; None where only that can answer."""
 
     def attend(
         self,

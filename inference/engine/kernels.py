@@ -8,7 +8,6 @@ import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import structlog
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from inference.engine.compiling import file_name
+from inference.engine.structs import CBlock, CStep
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +37,7 @@ _SIGNATURES = {
     "linear": (*[_ADDRESS] * 4, *[_COUNT] * 3, _THREADS),
     "enter": (*[_ADDRESS] * 6, _COUNT, _THREADS),
     "leave": (*[_ADDRESS] * 5, _COUNT, _THREADS),
+    "run": (*[_ADDRESS] * 7, *[_COUNT] * 3, _THREADS),
 }
 _PANEL = 32
 """Outputs of a linear layer that lie together, as `linear.cpp` reads them."""
@@ -225,7 +226,7 @@ class Kernels:
         )
         return out
 
-    def enter(self, block: "CBlock", stream: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    def enter(self, block: CBlock, stream: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
         """What a decoder block does before its attention: norm, one product, rotation.
 
         `stream` is `[tokens, width]`; returns queries, keys and values side by side, a row each.
@@ -245,7 +246,7 @@ class Kernels:
         )
         return rows
 
-    def leave(self, block: "CBlock", stream: Tensor, mixed: Tensor) -> Tensor:
+    def leave(self, block: CBlock, stream: Tensor, mixed: Tensor) -> Tensor:
         """What a decoder block does with what attention gave: product, sum, norm, MLP, sum.
 
         `stream` is what `enter` got, `mixed` is `[tokens, heads * dim]`; returns the stream after
@@ -260,6 +261,42 @@ class Kernels:
             stream.data_ptr(),
             mixed.data_ptr(),
             ctypes.addressof(block),
+            tokens,
+            torch.get_num_threads(),
+        )
+        return out
+
+    def run(
+        self,
+        blocks: Sequence[CBlock],
+        first: int,
+        step: CStep,
+        stream: Tensor,
+        cosines: Tensor,
+        sines: Tensor,
+    ) -> Tensor:
+        """Run decoder blocks that follow one another, the first of them Layer `first`.
+
+        The same as `enter`, `keep`, `attend` and `leave` for each: to the last bit. `stream` is
+        `[tokens, width]`; returns the stream after the last block.
+        """
+        tokens, width = stream.shape
+        out = torch.empty_like(stream)
+        numbers = max(
+            block.into.outputs + block.out.inputs + 2 * width + block.up.outputs + block.down.inputs
+            for block in blocks
+        )
+        space = stream.new_empty(tokens * numbers)
+        self._calls["run", stream.dtype](
+            out.data_ptr(),
+            space.data_ptr(),
+            stream.data_ptr(),
+            cosines.data_ptr(),
+            sines.data_ptr(),
+            (ctypes.c_void_p * len(blocks))(*map(ctypes.addressof, blocks)),
+            ctypes.addressof(step),
+            first,
+            len(blocks),
             tokens,
             torch.get_num_threads(),
         )
@@ -288,43 +325,6 @@ class Kernels:
             torch.get_num_threads(),
         )
         return winners
-
-
-class CNorm(ctypes.Structure):
-    """A norm, as `block.cpp` reads it."""
-
-    _fields_: ClassVar = [("weight", _ADDRESS), ("epsilon", _REAL), ("wide", ctypes.c_int32)]
-
-
-class CLinear(ctypes.Structure):
-    """A linear layer over panels, as `block.cpp` reads it."""
-
-    inputs: int
-    outputs: int
-    _fields_: ClassVar = [
-        ("panels", _ADDRESS),
-        ("bias", _ADDRESS),
-        ("inputs", _COUNT),
-        ("outputs", _COUNT),
-    ]
-
-
-class CBlock(ctypes.Structure):
-    """A decoder block, as `block.cpp` reads it. It does not keep the tensors that it names."""
-
-    into: CLinear
-    up: CLinear
-    down: CLinear
-    _fields_: ClassVar = [
-        ("first", CNorm),
-        ("second", CNorm),
-        ("into", CLinear),
-        ("out", CLinear),
-        ("up", CLinear),
-        ("down", CLinear),
-        ("turned", _COUNT),
-        ("dim", _COUNT),
-    ]
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The layout of a step: where each token's keys and values go, and what each query sees."""
 
+import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -8,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from inference.engine.attention import AttentionShape, mixed_values
+from inference.engine.attention import AttentionShape, CachedStep, mixed_values
 from inference.engine.blocks import EMPTY_BLOCK
 from inference.engine.kernels import Kernels
 from inference.engine.store import BlockStore
+from inference.engine.structs import CStep
 
 _PADDING = 1.25
 """Sequences that generate share one call while padding adds at most so much to their keys."""
@@ -56,11 +58,14 @@ class BlockLayout:
     store: BlockStore
     spans: Sequence[Span]
     unread: set[str] | None = None
+    cached: CachedStep | None = field(init=False, default=None)
     _groups: list[_Group] = field(init=False)
     _prompts: list[tuple[Span, np.ndarray]] = field(init=False)
     _slots: np.ndarray = field(init=False)
+    _places: Tensor = field(init=False)
+    """The slots, for the kernels, as the two after it."""
     _table: Tensor = field(init=False)
-    """int64 `[spans, blocks]`, for the kernels."""
+    """int64 `[spans, blocks]`."""
     _marks: Tensor = field(init=False)
     """int64 `[spans, 3]`: first row, its position, tokens."""
     _indices: dict[tuple[str, int, int], Tensor] = field(init=False, default_factory=dict)
@@ -75,8 +80,19 @@ class BlockLayout:
             slots += [span.blocks[place // size] * size + place % size for place in places]
         self._slots = np.array(slots, dtype=np.int64)
         if self.store.kernels is not None:
+            self._places = torch.from_numpy(self._slots)
             self._table = torch.from_numpy(self._blocks(self.spans))
             self._marks = torch.tensor([(span.row, span.start, span.count) for span in self.spans])
+            self.cached = CachedStep(
+                CStep(
+                    ctypes.addressof(self.store.pools),
+                    self._places.data_ptr(),
+                    self._table.data_ptr(),
+                    self._marks.data_ptr(),
+                    *self._table.shape,
+                    size,
+                )
+            )
             return
         single = [span for span in self.spans if span.count == 1]
         self._groups = [self._group(spans) for spans in _by_length(single)]
@@ -127,9 +143,8 @@ class BlockLayout:
         shape: AttentionShape,
     ) -> Tensor:
         """All tokens in one call."""
-        slots = self._index("places", 0, 1)
-        kernels.keep(keys, key, slots)
-        kernels.keep(values, value, slots)
+        kernels.keep(keys, key, self._places)
+        kernels.keep(values, value, self._places)
         heads, tokens, _ = query.shape
         out = query.new_empty(tokens, heads, value.shape[-1])
         kernels.attend(
@@ -235,9 +250,7 @@ class BlockLayout:
         """
         index = self._indices.get((what, number, heads))
         if index is None:
-            if what == "places":
-                rows = self._slots
-            elif what == "slots":
+            if what == "slots":
                 blocks, places = np.divmod(self._slots, self.store.block_tokens)
                 rows = (blocks * heads + np.arange(heads)[:, None]) * self.store.block_tokens
                 rows = rows + places

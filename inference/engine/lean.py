@@ -7,7 +7,8 @@ this very model, the same output as the part that it replaces. What is different
 (another activation, norms on the queries, partial rotation) stays as transformers wrote it.
 """
 
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -15,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from inference.engine.attention import AttentionShape, Layout
-from inference.engine.kernels import CBlock, CNorm, Kernels
-from inference.engine.packing import PanelLinear, joined, packed
+from inference.engine.attention import AttentionShape
+from inference.engine.kernels import Kernels
+from inference.engine.packing import PanelLinear
+from inference.engine.parts import DecoderBlock, GatedMlp, RmsNorm, RotaryAttention
 
 _POSITIONS = (0, 1, 7, 30, 3)
 """Positions of the pass on which the parts are compared."""
@@ -25,120 +27,7 @@ _TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-7}
 """Of the largest number of an output."""
 
 Output = Tensor | tuple[Tensor, ...]
-
-
-class RmsNorm(nn.Module):
-    """A norm by the root of the mean square."""
-
-    def __init__(self, plain: nn.Module, kernels: Kernels, *, around_zero: bool) -> None:
-        """Some models keep their weights around zero, and multiply by them in float32."""
-        super().__init__()
-        self._kernels = kernels
-        self._weight = cast("Tensor", plain.weight).detach().float() + float(around_zero)
-        self._wide = around_zero
-        epsilon = getattr(plain, "variance_epsilon", None)
-        self._epsilon = float(plain.eps if epsilon is None else epsilon)  # type: ignore[arg-type]
-
-    def described(self) -> CNorm:
-        """Return the norm for `Kernels.enter` and `Kernels.leave`."""
-        return CNorm(self._weight.data_ptr(), self._epsilon, self._wide)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Return `[..., width]` like the input."""
-        return self._kernels.rms_norm(hidden, self._weight, self._epsilon, wide=self._wide)
-
-
-class GatedMlp(nn.Module):
-    """`down(silu(gate(x)) * up(x))`, with gate and up as one matrix."""
-
-    def __init__(self, plain: nn.Module, kernels: Kernels) -> None:
-        super().__init__()
-        self._kernels = kernels
-        gate, up, down = (getattr(plain, f"{name}_proj") for name in ("gate", "up", "down"))
-        self.into, self.out = packed(joined([gate, up]), kernels), packed(down, kernels)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Return `[..., width]` like the input."""
-        out: Tensor = self.out(self._kernels.silu_mul(self.into(hidden)))
-        return out
-
-
-class RotaryAttention(nn.Module):
-    """Attention whose queries and keys are turned by their positions, q, k and v as one matrix."""
-
-    def __init__(self, plain: nn.Module, kernels: Kernels, shape: AttentionShape) -> None:
-        super().__init__()
-        self._kernels = kernels
-        self._shape = shape
-        self.layer_idx = cast("int", plain.layer_idx)
-        self.dim = cast("int", plain.head_dim)
-        parts = [getattr(plain, f"{name}_proj") for name in "qkv"]
-        self._heads = [part.out_features // self.dim for part in parts]
-        self.turned = self._heads[0] + self._heads[1]
-        """Heads of queries and keys."""
-        self.into = packed(joined(parts), kernels)
-        self.out = packed(cast("nn.Linear", plain.o_proj), kernels)
-
-    def forward(
-        self,
-        hidden_states: Tensor,
-        position_embeddings: tuple[Tensor, Tensor],
-        *,
-        layout: Layout,
-        **others: object,
-    ) -> tuple[Tensor, None]:
-        """`[1, tokens, width]` in and out; `position_embeddings` are cosines and sines."""
-        cosines, sines = (part[0].contiguous() for part in position_embeddings)
-        rows = self.into(hidden_states)[0]
-        self._kernels.rotate(rows, self.turned, cosines, sines)
-        result: Tensor = self.out(self.attend(rows, layout)[None])
-        return result, None
-
-    def attend(self, rows: Tensor, layout: Layout) -> Tensor:
-        """Attend for rows of queries, keys and values; returns `[tokens, heads * dim]`."""
-        heads = rows.view(len(rows), -1, self.dim).transpose(0, 1)
-        query, key, value = torch.split(heads, self._heads)
-        out = layout.attend(self.layer_idx, query, key, value, self._shape)
-        return out.reshape(len(rows), -1)
-
-
-class DecoderBlock(nn.Module):
-    """A decoder block of lean parts, in two calls of the kernels around its attention."""
-
-    def __init__(
-        self,
-        before: RmsNorm,
-        attention: RotaryAttention,
-        after: RmsNorm,
-        mlp: GatedMlp,
-        kernels: Kernels,
-    ) -> None:
-        super().__init__()
-        # The parts are kept: they hold what `_block` points to.
-        self.before, self.attention, self.after, self.mlp = before, attention, after, mlp
-        self.layer_idx, self.dim = attention.layer_idx, attention.dim
-        self._kernels = kernels
-        products = (attention.into, attention.out, mlp.into, mlp.out)
-        into, out, up, down = (cast("PanelLinear", layer).described() for layer in products)
-        self._block = CBlock(
-            before.described(), after.described(), into, out, up, down,
-            attention.turned, attention.dim,
-        )  # fmt: skip
-
-    def forward(
-        self,
-        hidden: Tensor,
-        *,
-        position_embeddings: tuple[Tensor, Tensor],
-        layout: Layout,
-        **others: object,
-    ) -> Tensor:
-        """`[1, tokens, width]` in and out; `position_embeddings` are cosines and sines."""
-        cosines, sines = (part[0].contiguous() for part in position_embeddings)
-        stream = hidden[0].contiguous()
-        rows = self._kernels.enter(self._block, stream, cosines, sines)
-        mixed = self.attention.attend(rows, layout)
-        return self._kernels.leave(self._block, stream, mixed)[None]
+Embeddings = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -155,6 +44,7 @@ class _Recorder:
     """A layout that keeps what attention gets, and answers with a mixture of it."""
 
     unread: set[str] | None = None
+    cached: None = None
     seen: dict[int, tuple[tuple[Tensor, ...], AttentionShape]] = field(default_factory=dict)
 
     def attend(
@@ -171,18 +61,23 @@ def install(model: PreTrainedModel, kernels: Kernels) -> int:
 
     The linear layers of `model` must still be plain. Blocks come last: they are made of lean parts.
     """
-    return _replace(model, kernels, _maker) + _replace(model, kernels, _block_maker)
+    parts = _replace(model, kernels, _maker)
+    blocks = _replace(model, kernels, _block_maker)
+    _join(blocks)
+    return len(parts) + len(blocks)
 
 
-def _replace(model: PreTrainedModel, kernels: Kernels, maker_of: "MakerOf") -> int:
-    """Replace what a pass shows to be the same; returns the number of parts."""
+def _replace(
+    model: PreTrainedModel, kernels: Kernels, maker_of: "MakerOf"
+) -> list[tuple[nn.Module, _Call]]:
+    """Replace what a pass shows to be the same; returns the new parts and the calls of the old."""
     makers = {
         part: maker for part in model.modules() if (maker := maker_of(part, kernels)) is not None
     }
     if not makers:
-        return 0
+        return []
     calls, recorder = _run(model, makers)
-    count = 0
+    replaced: list[tuple[nn.Module, _Call]] = []
     for parent in list(model.modules()):
         for name, part in list(parent.named_children()):
             if part not in makers or part not in calls:
@@ -191,10 +86,33 @@ def _replace(model: PreTrainedModel, kernels: Kernels, maker_of: "MakerOf") -> i
                 lean = make()
                 if _agrees(lean, part, calls[part], recorder):
                     setattr(parent, name, lean)
-                    count += 1
+                    replaced.append((lean, calls[part]))
                     break
             del calls[part], makers[part]
-    return count
+    return replaced
+
+
+def _join(replaced: Sequence[tuple[nn.Module, _Call]]) -> None:
+    """Tell each block which ones follow it with nothing between them."""
+    followers: tuple[DecoderBlock, ...] = ()
+    later: tuple[DecoderBlock, _Call] | None = None
+    for block, call in reversed(replaced):
+        assert isinstance(block, DecoderBlock)
+        joins = later is not None and _follows(block, call, *later)
+        followers = (later[0], *followers) if later is not None and joins else ()
+        block.followers = followers
+        later = block, call
+
+
+def _follows(block: DecoderBlock, call: _Call, later: DecoderBlock, its: _Call) -> bool:
+    """Whether `later` got what `block` gave, and the same positions."""
+    output = call.output if isinstance(call.output, Tensor) else call.output[0]
+    ours, theirs = call.named["position_embeddings"], its.named["position_embeddings"]
+    return (
+        later.layer_idx == block.layer_idx + 1
+        and its.positional[0] is output
+        and all(map(operator.is_, cast("Embeddings", ours), cast("Embeddings", theirs)))
+    )
 
 
 Maker = Callable[[_Recorder], list[Callable[[], nn.Module]]]
@@ -295,7 +213,7 @@ def _agrees(lean: nn.Module, plain: nn.Module, call: _Call, recorder: _Recorder)
     embeddings = call.named.get("position_embeddings")
     if not isinstance(embeddings, tuple) or len(embeddings) != 2:
         return False
-    if len(call.positional) > 1:
+    if len(call.positional) > 1 or (isinstance(lean, DecoderBlock) and not call.positional):
         return False
     if any(part.shape != (1, len(_POSITIONS), lean.dim) for part in embeddings):
         return False

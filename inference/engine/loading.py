@@ -203,6 +203,7 @@ class _Probe:
 
     seen: dict[int, tuple[LayerShape, AttentionShape]] = field(default_factory=dict)
     unread: set[str] | None = field(default_factory=set)
+    cached: None = None
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, shape: AttentionShape

@@ -6,6 +6,11 @@
 #include <cstdint>
 #include <cstring>
 
+// Tokens of one sequence that stand one after the other: their first row, its position, how many.
+struct Span {
+    int64_t row, position, count;
+};
+
 namespace {
 
 struct bfloat16 {

@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from inference.engine.kernels import CLinear, Kernels
+from inference.engine.kernels import Kernels
+from inference.engine.structs import CLinear
 
 
 class PackedLinear(nn.Module):
@@ -48,7 +49,7 @@ class PanelLinear(nn.Module):
             self._bias = F.pad(plain.bias.detach().float(), (0, missing))
 
     def described(self) -> CLinear:
-        """Return where the weights lie, for `Kernels.enter` and `Kernels.leave`."""
+        """Return where the weights lie."""
         bias = None if self._bias is None else self._bias.data_ptr()
         return CLinear(self._panels.data_ptr(), bias, self.in_features, self.out_features)
 

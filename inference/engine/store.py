@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from inference.engine.kernels import Kernels
+from inference.engine.structs import CPools
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,11 @@ class BlockStore:
 
         self.keys = [pool(shape.heads, shape.key_dim) for shape in shapes]
         self.values = [pool(shape.heads, shape.value_dim) for shape in shapes]
+        pairs = zip(self.keys, self.values, strict=True)
+        self.pools = (CPools * len(shapes))(
+            *(CPools(keys.data_ptr(), values.data_ptr()) for keys, values in pairs)
+        )
+        """The same, for the kernels."""
 
     @staticmethod
     def block_bytes(shapes: Sequence[LayerShape], block_tokens: int, dtype: torch.dtype) -> int:

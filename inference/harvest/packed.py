@@ -41,6 +41,7 @@ class WholeSequences:
     before_layer: Callable[[], None]
     """Called at each attention layer; what it raises ends the pass."""
     unread: set[str] | None = None
+    cached: None = None
     _runs: list[Run] = field(init=False)
     _masks: dict[tuple[int, int, int | None], Tensor] = field(init=False, default_factory=dict)
 
