@@ -10,19 +10,19 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import BinaryIO, cast
 from uuid import uuid4
 
 import redis
 import structlog
-from celery import current_app
 from django.conf import settings
 from kombu.exceptions import OperationalError
 
 from inference import valkey, wire
+from inference.bell import Bell
+from inference.call import Call
 from inference.engine.messages import (
-    Accepted,
     Delta,
     EngineRequest,
     Event,
@@ -39,22 +39,14 @@ from inference.failure_texts import (
 )
 from inference.fleet import Fleet, Stage, WorkerReport
 from inference.large import BlobMissing, Large, fetch, read_event
-from inference.mailbox import Arrival, Mailbox
 
 log = structlog.get_logger()
 
-RING = "inference.ring"
-"""The Celery task that rings at a worker."""
 CONSUMER_LIFE_MS = 5000
 FETCHES_AT_ONCE = 4
 """Large events that are brought from Valkey at the same time."""
 LOST = (redis.exceptions.RedisError, OperationalError, OSError)
 """What a broken connection to Valkey raises, our own or Celery's."""
-
-
-def queue_of(model_id: str) -> str:
-    """Return the name of the Celery queue of a model's workers."""
-    return f"engine.{model_id}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,53 +57,6 @@ class Patience:
     """Until the first tokens."""
     gap: float
     """Between two events after them."""
-
-
-@dataclass(eq=False)
-class Call:
-    """One request under way."""
-
-    request: EngineRequest
-    model_id: str
-    mailbox: Mailbox = field(default_factory=lambda: Mailbox(settings.BASALT.send_buffer_bytes))
-    taken: asyncio.Event = field(default_factory=asyncio.Event)
-    worker_id: str | None = None
-    next_seq: int = 0
-    fetched: dict[int, asyncio.Task[BinaryIO]] = field(default_factory=dict)
-    """The files of large events that nobody has read yet, by their number."""
-    rung: bool = False
-    """Whether a worker may have it."""
-    ended: bool = False
-    over: bool = False
-    """Whether the engine itself ended it, so that there is nothing to abort."""
-
-    def deliver(self, event: Arrival) -> bool:
-        """Put an event into the mailbox, unless the call has ended or the event is a repeat."""
-        if self.ended or event.seq < self.next_seq:
-            return False
-        if event.seq > self.next_seq:
-            self.fail(FailureCode.INCOMPLETE, CUT_MESSAGE)
-            return False
-        self.next_seq += 1
-        if isinstance(event, Accepted):
-            self.worker_id = event.worker_id
-            self.taken.set()
-        ends = event.ends if isinstance(event, Large) else isinstance(event, Finished | Failed)
-        self.ended = self.over = ends
-        self.mailbox.put(event)
-        return True
-
-    def fail(self, code: FailureCode, message: str) -> None:
-        """End the call by a failure of our own."""
-        if self.ended:
-            return
-        self.ended = True
-        self.taken.set()
-        self.mailbox.put(
-            Failed(
-                request_id=self.request.request_id, seq=self.next_seq, code=code, message=message
-            )
-        )
 
 
 class InferenceClient:
@@ -125,6 +70,7 @@ class InferenceClient:
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = threading.Event()
         self._fetching = asyncio.Semaphore(FETCHES_AT_ONCE)
+        self._bell = Bell(self.consumer_id, self._abort)
 
     async def start(self) -> None:
         """Begin to read events; call it once, in the loop that will use the client."""
@@ -206,7 +152,7 @@ class InferenceClient:
                 if not serving.is_set():
                     await self._look(call.model_id, asks=True)
                     await serving.wait()
-                await asyncio.to_thread(self._ring, call)
+                await self._bell.ring(call)
             except LOST:
                 call.fail(FailureCode.UNREACHABLE, UNREACHABLE_MESSAGE)
                 return
@@ -230,22 +176,6 @@ class InferenceClient:
                     await call.taken.wait()
                     return True
         return call.taken.is_set()
-
-    def _ring(self, call: Call) -> None:
-        wire.put_submission(
-            valkey.connection(),
-            wire.Submission(request=call.request, consumer_id=self.consumer_id),
-            settings.BASALT.accept_seconds + 1,
-        )
-        call.rung = True
-        current_app.send_task(
-            RING,
-            args=[call.request.request_id],
-            queue=queue_of(call.model_id),
-            expires=60,
-            ignore_result=True,
-            retry=False,
-        )
 
     async def _abort(self, model_id: str, request_ids: list[str]) -> None:
         try:
@@ -321,7 +251,8 @@ class InferenceClient:
         """Read the reports: note who serves, ask for a worker, fail calls of dead workers."""
         reports = await asyncio.to_thread(self._fleet.workers, model_id)
         serving = self._serving.setdefault(model_id, asyncio.Event())
-        if any(report.stage is Stage.SERVING for report in reports):
+        self._bell.workers[model_id] = sum(report.stage is Stage.SERVING for report in reports)
+        if self._bell.workers[model_id]:
             serving.set()
         else:
             serving.clear()

@@ -5,12 +5,12 @@ The task says only that a request waits; the engine's process takes it and retur
 
 from celery import shared_task
 
-from inference.client import RING
+from inference.bell import RING
 
 
 @shared_task(name=RING, ignore_result=True)
-def ring(request_id: str) -> None:
-    """Take a submitted request into the engine of this process."""
+def ring(*request_ids: str) -> None:
+    """Take submitted requests into the engine of this process."""
     from inference.worker import current_worker
 
-    current_worker().take(request_id)
+    current_worker().take_all(request_ids)

@@ -53,14 +53,26 @@ def split(name: str, data: bytes) -> dict[str, bytes]:
     }
 
 
-def put_submission(connection: redis.Redis, submission: Submission, life_s: float) -> None:
-    """Lay a request down for a worker; it is gone after `life_s` seconds."""
+Blobs = dict[str, bytes]
+"""A submission in Valkey's form: its parts, and under its own name how many there are."""
+
+
+def packed(submission: Submission) -> Blobs:
+    """Return a request as it lies in Valkey.
+
+    Raises what the encoder raises for a number that has no place on the wire.
+    """
     name = valkey.submission(submission.request.request_id)
-    blobs = split(name, _PACK.encode(submission))
+    parts = split(name, _PACK.encode(submission))
+    return {**parts, name: str(len(parts)).encode()}
+
+
+def put_submissions(connection: redis.Redis, submissions: Iterable[Blobs], life_s: float) -> None:
+    """Lay requests down for workers; they are gone after `life_s` seconds."""
     with connection.pipeline(transaction=True) as pipe:
-        for blob, data in blobs.items():
-            pipe.set(blob, data, px=int(life_s * 1000))
-        pipe.set(name, str(len(blobs)), px=int(life_s * 1000))
+        for blobs in submissions:
+            for name, data in blobs.items():
+                pipe.set(name, data, px=int(life_s * 1000))
         pipe.execute()
 
 

@@ -144,6 +144,14 @@ class EngineWorker:
             self._idle_since = self._idle_since or time.time()
         self._enter(Stage.SERVING)
 
+    def take_all(self, request_ids: Sequence[str]) -> None:
+        """Take submitted requests; what is wrong with one keeps no other from being taken."""
+        for request_id in request_ids:
+            try:
+                self.take(request_id)
+            except Exception as error:
+                log.exception("a request was not taken", request_id=request_id, cause=str(error))
+
     def take(self, request_id: str) -> None:
         """Take a submitted request into the engine; does nothing when somebody else has it."""
         submission = wire.take_submission(valkey.connection(), request_id)

@@ -93,6 +93,12 @@ async def take_all(events: AsyncIterator[Event]) -> list[Event]:
     return [event async for event in events]
 
 
+def lay_down(asking: EngineRequest, consumer_id: str) -> None:
+    """Lay a request down for a worker, and ring for nobody."""
+    submission = wire.Submission(request=asking, consumer_id=consumer_id)
+    wire.put_submissions(valkey.connection(), [wire.packed(submission)], 10)
+
+
 def test_a_request_comes_back_in_order_with_one_end(scripted) -> None:
     async def test(client: InferenceClient) -> None:
         async with client.complete("tiny", request(), PATIENCE) as events:
@@ -126,7 +132,7 @@ def test_a_doorbell_that_rings_again_finds_nothing(scripted) -> None:
 def test_a_submitted_request_is_taken_once_by_whoever_comes_first() -> None:
     submission = wire.Submission(request=request(), consumer_id="c")
     name = submission.request.request_id
-    wire.put_submission(valkey.connection(), submission, 10)
+    wire.put_submissions(valkey.connection(), [wire.packed(submission)], 10)
     taken: list[object] = []
     threads = [
         threading.Thread(
@@ -149,7 +155,7 @@ def test_a_large_request_travels_in_blobs_of_a_mebibyte() -> None:
         max_tokens=1,
     )
     submission = wire.Submission(request=long, consumer_id="c")
-    wire.put_submission(valkey.connection(), submission, 10)
+    wire.put_submissions(valkey.connection(), [wire.packed(submission)], 10)
     names = valkey.connection().keys(f"{valkey.submission(long.request_id)}:*")
     assert len(names) >= 4
     assert max(valkey.connection().strlen(name) for name in names) <= 2**20
@@ -172,7 +178,7 @@ def test_a_request_that_cannot_be_written_fails_at_once(scripted) -> None:
 def test_an_untaken_request_runs_out() -> None:
     submission = wire.Submission(request=request(), consumer_id="c")
     name = submission.request.request_id
-    wire.put_submission(valkey.connection(), submission, 0.2)
+    wire.put_submissions(valkey.connection(), [wire.packed(submission)], 0.2)
     eventually(lambda: not valkey.connection().keys(f"{valkey.submission(name)}*"))
     assert wire.take_submission(valkey.connection(), name) is None
 
@@ -278,7 +284,7 @@ def test_a_dead_worker_fails_its_requests() -> None:
 
 def test_an_abort_that_comes_before_the_request_is_heeded(scripted) -> None:
     asking = request()
-    wire.put_submission(valkey.connection(), wire.Submission(request=asking, consumer_id="c"), 10)
+    lay_down(asking, "c")
     wire.send_abort(valkey.connection(), "tiny", [asking.request_id])
     current_worker().take(asking.request_id)
     assert scripted.asked.empty()
@@ -298,9 +304,7 @@ def test_leaving_early_aborts_in_the_engine(scripted) -> None:
 def test_a_dead_consumers_requests_are_aborted_in_the_engine(scripted) -> None:
     """The consumer's mark is gone, as after a kill; nobody sends an abort."""
     asking = request()
-    wire.put_submission(
-        valkey.connection(), wire.Submission(request=asking, consumer_id="dead"), 10
-    )
+    lay_down(asking, "dead")
     current_worker().take(asking.request_id)
     asked = scripted.next()
     assert asked.aborted.wait(15)

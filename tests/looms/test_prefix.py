@@ -11,10 +11,11 @@ from celery import Celery, current_app
 from django.conf import settings
 
 from completions.payer import AppUser
-from inference import client
+from inference import bell
 from inference import worker as workers
 from inference.engine.limits import EngineLimits
 from inference.engine.loop import Engine
+from inference.fleet import queue_of
 from inference.tokenizers import counter_for
 from inference.worker import EngineWorker, load_engine
 from looms import edits
@@ -102,11 +103,11 @@ def site(
     worker = EngineWorker(entry, load)
     worker.start()
     workers._current = rung_for
-    bell = client.current_app
-    client.current_app = cast("Celery", Bell(worker, client.queue_of(entry.id)))
+    app = bell.current_app
+    bell.current_app = cast("Celery", Bell(worker, queue_of(entry.id)))
     worker.announce_serving()
     yield Site(engines[0], entry.id)
-    client.current_app = bell
+    bell.current_app = app
     worker.stop(0)
     settings.BASALT = before
 
@@ -120,7 +121,7 @@ class Bell:
 
     def send_task(self, name: str, *, args: list[str], queue: str, **options: object) -> None:
         if queue == self.queue:
-            self.worker.take(*args)
+            self.worker.take_all(args)
         else:
             current_app.send_task(name, args=args, queue=queue, **options)
 
