@@ -44,10 +44,13 @@ def authenticate(headers: Headers, address: str, bucket: Bucket) -> KeyState:
         raise
     if key is None:
         raise unknown_key()
-    if not key.revoked:
-        guard.give_back()
-    check_key(key)
-    key_bucket(str(key.key_id), bucket).take()
+    try:
+        check_key(key)
+    except Failure:
+        if not key.revoked:
+            guard.give_back()
+        raise
+    key_bucket(str(key.key_id), bucket).take(giving_back=guard)
     return key
 
 

@@ -10,6 +10,7 @@ import structlog
 from django.conf import settings
 
 from accounts.keys import KeyState
+from api.authentication import Headers as ReadHeaders
 from api.bodies import completion_request
 from api.client import client
 from api.edge import (
@@ -26,13 +27,15 @@ from api.errors import late_error_body
 from api.idempotency import Attempt, StoredAnswer
 from api.json_body import read_json
 from api.keyed import JSON_HEADERS, answer_again, checked, free_key, take_key
+from api.limits import Bucket
 from api.stream import StreamConsumer
+from billing import spend_stop
 from completions.admission import LIVE, admitted
 from completions.database import is_busy
 from completions.endings import note_unpaid
 from completions.failures import ClientLeft, Failure, database_busy, internal
 from completions.generation import Generation
-from completions.payloads import DONE, KEEPALIVE, Choices, is_large
+from completions.payloads import DONE, KEEPALIVE, Choices, is_large, wants_texts
 from completions.pieces import Body, body_of, file_pieces, in_file
 from completions.request import CompletionRequest
 from inference.engine.messages import Delta
@@ -53,6 +56,13 @@ class CreateCompletion(StreamConsumer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._generation: Generation | None = None
+        self._spend_stopped = False
+
+    def enter(self, headers: ReadHeaders, address: str, bucket: Bucket) -> KeyState:
+        """Check the key, and look on the way whether a spend stop is on."""
+        key = super().enter(headers, address, bucket)
+        self._spend_stopped = spend_stop.is_on()
+        return key
 
     def leave(self) -> None:
         """Tell the running Completion why it will be cancelled."""
@@ -113,6 +123,7 @@ class CreateCompletion(StreamConsumer):
                     client=client(),
                     written=written,
                     record=attempt,
+                    spend_stopped=self._spend_stopped,
                 ) as generation:
                     self._generation = generation
                     await writer.run(generation)
@@ -143,7 +154,10 @@ class Writer(ABC):
         Raises:
             Failure: of Inference, or because its answer does not fit the request.
         """
-        choices = await asyncio.to_thread(Choices, generation)
+        if wants_texts(generation.request):
+            choices = await asyncio.to_thread(Choices, generation)
+        else:
+            choices = Choices(generation)
         if header := generation.output.clamp_header:
             self._clamp = [(b"x-acs-max-tokens-clamped", header.encode())]
         async with contextlib.aclosing(generation.events()) as events:

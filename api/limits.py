@@ -15,21 +15,24 @@ from completions.failures import ErrorType, Failure, seconds_up
 from inference import valkey
 from inference.client import LOST
 
-# KEYS bucket; ARGV size, milliseconds for one token, tokens to take (-1 gives one back).
-# Keeps the time at which the bucket will be full; answers the milliseconds to wait, or 0.
+# KEYS buckets; ARGV for each: size, milliseconds for one token, tokens to take (-1: give back).
+# Keeps the time at which a bucket will be full. Answers 0, or the milliseconds to wait for the
+# first that has too few; those after it stay as they are.
 _TAKE = """
 local t = redis.call('TIME')
 local now = t[1] * 1000 + t[2] / 1000
-local size, each, take = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local full = math.max(tonumber(redis.call('GET', KEYS[1]) or '0'), now)
-local after = math.max(full + take * each, now)
-if take > 0 and after - now > size * each then
-  return math.ceil(after - now - size * each)
-end
-if after > now then
-  redis.call('SET', KEYS[1], string.format('%.3f', after), 'PX', math.ceil(after - now))
-else
-  redis.call('DEL', KEYS[1])
+for i, bucket in ipairs(KEYS) do
+  local size, each, take = unpack(ARGV, 3 * i - 2, 3 * i)
+  local full = math.max(tonumber(redis.call('GET', bucket) or '0'), now)
+  local after = math.max(full + take * each, now)
+  if tonumber(take) > 0 and after - now > size * each then
+    return math.ceil(after - now - size * each)
+  end
+  if after > now then
+    redis.call('SET', bucket, string.format('%.3f', after), 'PX', math.ceil(after - now))
+  else
+    redis.call('DEL', bucket)
+  end
 end
 return 0
 """
@@ -56,13 +59,15 @@ class RateBucket:
     whose: str
     """Whose requests it counts, for the message."""
 
-    def take(self) -> None:
-        """Take one request.
+    def take(self, *, giving_back: "RateBucket | None" = None) -> None:
+        """Take one request, after giving one back to another bucket.
 
         Raises:
             Failure: 429 `rate_limited`, with the seconds to wait (C-085, C-367).
         """
-        if seconds := self.try_take():
+        back = [] if giving_back is None else [(giving_back, -1)]
+        if wait_ms := _run(*back, (self, 1)):
+            seconds = seconds_up(wait_ms / 1000)
             raise Failure(
                 429,
                 f"{self.whose} may make {self.per_minute} requests a minute. "
@@ -74,20 +79,26 @@ class RateBucket:
 
     def try_take(self) -> int:
         """Take one request if there is one; returns 0, or the whole seconds to wait."""
-        wait_ms = self._run(1)
+        wait_ms = _run((self, 1))
         return seconds_up(wait_ms / 1000) if wait_ms > 0 else 0
 
     def give_back(self) -> None:
         """Give one request back."""
-        self._run(-1)
+        _run((self, -1))
 
-    def _run(self, take: int) -> int:
-        """Run the script; while Valkey is away, nothing is limited, so that it costs no answer."""
-        args = [self.per_minute, 60_000 / self.per_minute, take]
-        try:
-            return cast("int", _script()(keys=[f"{valkey.PREFIX}rate:{self.name}"], args=args))
-        except LOST:
-            return 0
+
+def _run(*moves: tuple[RateBucket, int]) -> int:
+    """Run the script; while Valkey is away, nothing is limited, so that it costs no answer."""
+    keys = [f"{valkey.PREFIX}rate:{bucket.name}" for bucket, _ in moves]
+    args = [
+        number
+        for bucket, take in moves
+        for number in (bucket.per_minute, 60_000 / bucket.per_minute, take)
+    ]
+    try:
+        return cast("int", _script()(keys=keys, args=args))
+    except LOST:
+        return 0
 
 
 def bad_key_bucket(address: str) -> RateBucket:

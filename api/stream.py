@@ -16,9 +16,10 @@ from channels.generic.http import AsyncHttpConsumer
 
 from accounts.keys import KeyState
 from api.app import OPERATION
-from api.authentication import authenticate, client_address
+from api.authentication import Headers, authenticate, client_address
 from api.edge import TOO_LARGE, answer_failure, request_id
 from api.errors import too_large
+from api.limits import Bucket
 from api.routing import Operation
 from completions.database import in_database, is_busy
 from completions.failures import ClientLeft, Failure, database_busy, internal
@@ -57,6 +58,10 @@ class StreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]
         Raises:
             Failure: before anything was sent; it becomes the answer.
         """
+
+    def enter(self, headers: Headers, address: str, bucket: Bucket) -> KeyState:
+        """Return the state of the request's key, see `authenticate`. Runs in a thread."""
+        return authenticate(headers, address, bucket)
 
     def leave(self) -> None:
         """Called once when the client has left, before the work is cancelled."""
@@ -114,7 +119,7 @@ class StreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]
         peer = self.scope["client"]
         headers = self.scope["headers"]
         address = client_address(peer[0] if peer else None, headers)
-        key = await in_database(authenticate, headers, address, operation.bucket)
+        key = await in_database(self.enter, headers, address, operation.bucket)
         if self.scope.get(TOO_LARGE):
             raise too_large(self.scope[TOO_LARGE])
         return key

@@ -8,7 +8,7 @@ from datetime import datetime
 from decimal import Decimal
 from uuid import UUID
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 from billing.models import SpendStop, StopReason
@@ -18,8 +18,13 @@ NOTE_LENGTH = 300
 
 
 def is_on() -> bool:
-    """Whether new GPU work is paused; one look at an index of the stops that nobody cleared."""
-    return SpendStop.objects.filter(cleared_at=None).exists()
+    """Whether new GPU work is paused; one look at an index of the stops that nobody cleared.
+
+    Written out, since every Completion asks.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM billing_spendstop WHERE cleared_at IS NULL LIMIT 1")
+        return cursor.fetchone() is not None
 
 
 def current() -> SpendStop | None:

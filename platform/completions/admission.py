@@ -33,7 +33,7 @@ from completions.failures import (
 from completions.generation import Generation, Record, release
 from completions.owner import owning
 from completions.payer import NotYet, Payer, check_background, check_live
-from completions.places import ModelFull, places
+from completions.places import ModelFull, OwnPlaces, places
 from completions.request import CompletionRequest
 from completions.results import result_bytes, results
 from inference import catalogue
@@ -134,11 +134,14 @@ async def admitted(
     client: Inference,
     written: contextlib.AsyncExitStack,
     record: Record | None = None,
+    spend_stopped: bool = False,
 ) -> AsyncIterator[Generation]:
     """Admit a request and run it; its Hold has ended when the context is left.
 
-    `written` is left by the caller once the answer has been written, and gives the room of a large
-    result back. `record` is what is kept of the request; it begins and ends with the Hold.
+    `spend_stopped` says that a spend stop was on when the request came; what runs in the
+    background was claimed while none was. `written` is left by the caller once the answer has
+    been written, and gives the room of a large result back. `record` is what is kept of the
+    request; it begins and ends with the Hold.
 
     Raises:
         Failure: the contract's refusal; nothing is held then.
@@ -154,6 +157,7 @@ async def admitted(
             client=client,
             written=written,
             record=record,
+            spend_stopped=spend_stopped,
         ) as generation:
             yield generation
     except NotYet:
@@ -174,18 +178,20 @@ async def _admitted(
     client: Inference,
     written: contextlib.AsyncExitStack,
     record: Record | None,
+    spend_stopped: bool,
 ) -> AsyncIterator[Generation]:
     counted, output = await check(request, has_deadline=policy.has_deadline)
     model = counted.model
-    if not policy.in_background and await in_database(spend_stop.is_on):
+    if spend_stopped:
         raise spend_cap()
     async with contextlib.AsyncExitStack() as held:
         work_id = uuid4().hex
         room = results().room(result_bytes(request, model, counted.counts, output.max_tokens))
+        own = await held.enter_async_context(places().of_request(work_id))
         if policy.stands_in_line:
-            await stand_in_line(held, payer=payer, work_id=work_id)
+            await stand_in_line(own, payer=payer)
         await written.enter_async_context(room)
-        period = await take_place(held, model=model, work_id=work_id, policy=policy)
+        period = await take_place(own, model=model, policy=policy)
         hold_id, owner, output = await take_hold(
             counted, output, payer=payer, request_id=request_id, policy=policy, record=record
         )
@@ -205,23 +211,21 @@ async def _admitted(
         yield await held.enter_async_context(generation)
 
 
-async def stand_in_line(held: contextlib.AsyncExitStack, *, payer: Payer, work_id: str) -> None:
-    """Wait in the key's line for one of its places, which goes back when `held` is left.
+async def stand_in_line(own: OwnPlaces, *, payer: Payer) -> None:
+    """Wait in the key's line for one of its places.
 
     Raises:
         Failure: `queue_full`, or `upstream_unreachable` while Valkey is away.
     """
     try:
-        await held.enter_async_context(places().of_key(str(payer.key_id), work_id))
+        await own.of_key(str(payer.key_id))
     except LOST as lost:
         log.warning("Valkey cannot be reached", cause=str(lost))
         raise unreachable() from None
 
 
-async def take_place(
-    held: contextlib.AsyncExitStack, *, model: ModelEntry, work_id: str, policy: Policy
-) -> int:
-    """Pass the breaker and take one of the model's places, which goes back when `held` is left.
+async def take_place(own: OwnPlaces, *, model: ModelEntry, policy: Policy) -> int:
+    """Pass the breaker and take one of the model's places.
 
     Returns the breaker's period.
 
@@ -230,8 +234,7 @@ async def take_place(
         NotYet: background work finds no place, or no Valkey (C-375, C-450).
     """
     try:
-        period = await breakers().enter(model.id)
-        await held.enter_async_context(places().of_model(model.id, work_id))
+        return await own.of_model(model.id, partial(breakers().enter, model.id))
     except ModelFull:
         if policy.in_background:
             raise NotYet(f"{model.id} has no place free", model=model.id) from None
@@ -241,7 +244,6 @@ async def take_place(
             raise NotYet(f"Valkey cannot be reached: {lost}") from None
         log.warning("Valkey cannot be reached", cause=str(lost))
         raise unreachable() from None
-    return period
 
 
 def find_model(name: str | None) -> ModelEntry:

@@ -118,13 +118,14 @@ class Breakers:
         open_ms, period, failures = cast("list[int]", self._look(keys=[_state(model_id)]))
         return BreakerState(failures, open_ms, period)
 
-    async def enter(self, model_id: str) -> int:
+    def enter(self, model_id: str) -> int:
         """Let a request through and return the period in which it entered.
 
         Raises:
             Failure: `circuit_open`, while the breaker is open (C-377).
+            redis.exceptions.RedisError: when Valkey cannot be reached.
         """
-        state = await asyncio.to_thread(self.state, model_id)
+        state = self.state(model_id)
         if state.open_ms > 0:
             raise circuit_open(model_id, seconds_up(state.open_ms / 1000))
         return state.period

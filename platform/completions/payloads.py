@@ -90,6 +90,11 @@ def usage_object(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
     }
 
 
+def wants_texts(request: CompletionRequest) -> bool:
+    """Whether the answer shows tokens as texts, for which `Choices` takes its time."""
+    return request.logprobs is not None or request.prompt_logprobs is not None or request.echo
+
+
 class Choices:
     """All choices of one answer, with the fields that its chunks share (C-203, C-666)."""
 
@@ -98,12 +103,9 @@ class Choices:
         self._model = generation.model.served_name
         self.head: dict[str, str | int] = {}
         """Empty until Inference told its id and time."""
-        wants_texts = (
-            self.request.logprobs is not None
-            or self.request.prompt_logprobs is not None
-            or self.request.echo
-        )
-        self._counter: TokenCounter | None = counter_for(generation.model) if wants_texts else None
+        self._counter: TokenCounter | None = None
+        if wants_texts(self.request):
+            self._counter = counter_for(generation.model)
         self.choices: list[Choice] = []
         self._residuals: Residuals | None = None
         self._kept = KeptRows(

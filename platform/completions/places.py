@@ -8,9 +8,9 @@ process dies, its places are free one lease later, whatever else happens (C-370,
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import cache
-from typing import cast
+from typing import TypeVar, cast
 
 import redis
 import structlog
@@ -23,6 +23,7 @@ from inference.client import LOST
 
 log = structlog.get_logger()
 
+Found = TypeVar("Found")
 LEASE_MS = 10_000
 LOOK_SECONDS = 0.05
 """How often the first of a process's Completions in a line looks whether it is its turn."""
@@ -160,7 +161,7 @@ class Places:
                 self._held.add(waits)
         return answer
 
-    def _try_sets(self, most: dict[str, int], member: str) -> bool:
+    def try_sets(self, most: dict[str, int], member: str) -> bool:
         """Take a place in each of these sets, which hold so many at most, or in none."""
         with self._lock:
             limits = [LEASE_MS, *most.values()]
@@ -190,23 +191,21 @@ class Places:
                     )
 
     @contextlib.asynccontextmanager
-    async def of_key(self, key_id: str, member: str) -> AsyncIterator[None]:
-        """Hold one of the key's places, waiting in its line for it.
-
-        Raises:
-            Failure: `queue_full`.
-        """
-        env = settings.BASALT
+    async def of_request(self, member: str) -> AsyncIterator["OwnPlaces"]:
+        """The places that one request takes in the context; they go back together at its end."""
+        own = OwnPlaces(self, member)
         try:
-            answer = await self._look(key_id, member)
-            if answer < 0:
-                answer = await self._wait(key_id, member, -answer)
-            if answer == 0:
-                raise queue_full(env.max_inflight_per_key, env.max_queued_per_key)
-            yield
+            yield own
         finally:
-            sets = [_running(key_id), *_line(key_id)[:2]]
-            await asyncio.shield(asyncio.to_thread(self._leave, member, sets))
+            if own.sets:
+                await asyncio.shield(asyncio.to_thread(self._leave, member, own.sets))
+
+    async def stand_in_line(self, key_id: str, member: str) -> bool:
+        """Take one of the key's places, waiting for it; False when the line is full."""
+        answer = await self._look(key_id, member)
+        if answer < 0:
+            answer = await self._wait(key_id, member, -answer)
+        return answer == 1
 
     async def _wait(self, key_id: str, member: str, number: int) -> int:
         """Wait in the line: of this process's Completions there only the first looks.
@@ -234,32 +233,54 @@ class Places:
         return await to_its_end(asyncio.to_thread(self._try_key, key_id, member))
 
     @contextlib.asynccontextmanager
-    async def of_model(self, model_id: str, member: str) -> AsyncIterator[None]:
-        """Hold one of the model's places in flight.
-
-        Raises:
-            ModelFull: when all are taken.
-        """
-        most = {_in_flight(model_id): settings.BASALT.max_inflight_per_model}
-        async with self._in_sets(most, member) as taken:
-            if not taken:
-                raise ModelFull(model_id)
-            yield
-
-    @contextlib.asynccontextmanager
     async def of_wait(self, key_id: str, member: str) -> AsyncIterator[bool]:
         """Hold a place for a read that waits; False when the key or all have their most (C-490)."""
         env = settings.BASALT
         most = {_waits(key_id): env.max_longpolls_per_key, _WAITS: env.max_longpolls}
-        async with self._in_sets(most, member) as taken:
-            yield taken
-
-    @contextlib.asynccontextmanager
-    async def _in_sets(self, most: dict[str, int], member: str) -> AsyncIterator[bool]:
         try:
-            yield await to_its_end(asyncio.to_thread(self._try_sets, most, member))
+            yield await to_its_end(asyncio.to_thread(self.try_sets, most, member))
         finally:
             await asyncio.shield(asyncio.to_thread(self._leave, member, list(most)))
+
+
+class OwnPlaces:
+    """The places of one request."""
+
+    def __init__(self, places: Places, member: str) -> None:
+        self.sets: list[str] = []
+        """Where it may have a place, or stand in a line."""
+        self._places = places
+        self._member = member
+
+    async def of_key(self, key_id: str) -> None:
+        """Take one of the key's places, waiting in its line for it.
+
+        Raises:
+            Failure: `queue_full`.
+        """
+        self.sets += [_running(key_id), *_line(key_id)[:2]]
+        env = settings.BASALT
+        if not await self._places.stand_in_line(key_id, self._member):
+            raise queue_full(env.max_inflight_per_key, env.max_queued_per_key)
+
+    async def of_model(self, model_id: str, first: Callable[[], Found]) -> Found:
+        """Take one of the model's places in flight, after `first()` in the same thread.
+
+        Returns what `first` returned.
+
+        Raises:
+            ModelFull: when all are taken. What `first` raises: nothing is taken then.
+        """
+        self.sets.append(_in_flight(model_id))
+        most = {_in_flight(model_id): settings.BASALT.max_inflight_per_model}
+
+        def take() -> Found:
+            found = first()
+            if not self._places.try_sets(most, self._member):
+                raise ModelFull(model_id)
+            return found
+
+        return await to_its_end(asyncio.to_thread(take))
 
 
 @cache

@@ -294,7 +294,7 @@ def test_five_failures_open_a_breaker_for_sixty_seconds(settings):
 
     async def fail(times: int) -> None:
         for _ in range(times):
-            await breakers().note_failure(model, await breakers().enter(model))
+            await breakers().note_failure(model, breakers().enter(model))
 
     asyncio.run(fail(4))
     assert breakers().state(model).name is BreakerName.CLOSED
