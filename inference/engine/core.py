@@ -162,7 +162,9 @@ class Core:
     def _take(self, step: Step, events: list[Event]) -> None:
         """Note what a pass computed, and let every choice that has new scores go on."""
         chunks, output = step
-        finite = torch.isfinite(output.scores.amax(-1)).tolist() if len(output.scores) else []
+        # A NaN or an infinity anywhere in a row is its highest score.
+        highest = output.scores.gather(1, output.best[:, None])[:, 0]
+        finite: list[bool] = torch.isfinite(highest).tolist()
         due: list[tuple[Sequence, int]] = []
         for number, chunk in enumerate(chunks):
             sequence = chunk.sequence
@@ -188,8 +190,10 @@ class Core:
             alive.sort(key=lambda pair: pair[1])
             wanted = [row for _, row in alive]
             everything = wanted == list(range(len(output.scores)))
-            scores = output.scores if everything else output.scores[wanted]
-            self._sample([sequence for sequence, _ in alive], scores, events)
+            scores, best = output.scores, output.best
+            if not everything:
+                scores, best = scores[wanted], best[wanted]
+            self._sample([sequence for sequence, _ in alive], scores, best, events)
 
     def _keep_prompt_scores(self, chunk: Chunk, scores: Tensor) -> None:
         sequence = chunk.sequence
@@ -217,8 +221,10 @@ class Core:
         self._runner.copy([copy for _, copy in forked if copy is not None])
         return [sequence for sequence, _ in forked]
 
-    def _sample(self, sequences: Many[Sequence], scores: Tensor, events: list[Event]) -> None:
-        tokens = self._sampler.sample(scores, [sequence.draw for sequence in sequences])
+    def _sample(
+        self, sequences: Many[Sequence], scores: Tensor, best: Tensor, events: list[Event]
+    ) -> None:
+        tokens = self._sampler.sample(scores, best, [sequence.draw for sequence in sequences])
         reports = _reports(sequences, scores, tokens)
         for sequence, token, report in zip(sequences, tokens, reports, strict=True):
             job = sequence.job

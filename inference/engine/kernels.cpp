@@ -145,7 +145,41 @@ int64_t race(Twister &twister, const float *chances, int64_t size) {
     return winner;
 }
 
+// The first place of the largest number. A NaN is larger than all, as for torch.
+int64_t peak(const float *row, int64_t width) {
+    constexpr int64_t PART = 1024;
+    float best = -INFINITY;
+    int64_t first = 0;
+    for (int64_t from = 0; from < width; from += PART) {
+        int64_t stop = from + PART < width ? from + PART : width;
+        float most = -INFINITY;
+        int none = 0;
+#pragma omp simd reduction(max : most) reduction(| : none)
+        for (int64_t i = from; i < stop; i++) {
+            most = row[i] > most ? row[i] : most;
+            none |= row[i] != row[i];
+        }
+        if (none) {
+            while (row[from] == row[from]) from++;
+            return from;
+        }
+        if (most > best) {
+            best = most;
+            first = from;
+        }
+    }
+    while (first < width && row[first] != best) first++;
+    return first < width ? first : 0;
+}
+
 } // namespace
+
+extern "C" void peaks(int64_t *places, const float *scores, int64_t rows, int64_t width,
+                      int threads) {
+    threads = threads_for(rows * width, threads);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t row = 0; row < rows; row++) places[row] = peak(scores + row * width, width);
+}
 
 extern "C" void seed(Twister *twister, uint64_t seed) {
     twister->words[0] = uint32_t(seed);

@@ -72,10 +72,11 @@ class Kernels:
                 if call is not None:
                     call.argtypes, call.restype = arguments, None
                     self._calls[name, dtype] = call
-        self._seed, self._races = library.seed, library.races
+        self._seed, self._races, self._peaks = library.seed, library.races, library.peaks
         self._seed.argtypes = _ADDRESS, ctypes.c_uint64
         self._races.argtypes = *[_ADDRESS] * 3, *[_COUNT] * 2, _THREADS
-        self._seed.restype = self._races.restype = None
+        self._peaks.argtypes = *[_ADDRESS] * 2, *[_COUNT] * 2, _THREADS
+        self._seed.restype = self._races.restype = self._peaks.restype = None
 
     def rms_norm(self, rows: Tensor, weight: Tensor, epsilon: float, *, wide: bool) -> Tensor:
         """Scale each row `[..., width]` to a mean square of 1, then by `weight` (float32).
@@ -301,6 +302,13 @@ class Kernels:
             torch.get_num_threads(),
         )
         return out
+
+    def peaks(self, scores: Tensor) -> Tensor:
+        """Return `scores.argmax(-1)`, int64 `[rows]`, for float32 `[rows, vocabulary]`."""
+        scores = scores.contiguous()
+        places = torch.empty(len(scores), dtype=torch.int64)
+        self._peaks(places.data_ptr(), scores.data_ptr(), *scores.shape, torch.get_num_threads())
+        return places
 
     def twister(self, seed: int) -> "Twister":
         """Return a generator that draws as torch's generator for the CPU with this seed."""

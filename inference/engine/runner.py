@@ -19,6 +19,8 @@ class StepScores:
     """The raw scores of the rows that were asked for, float32 `[rows, vocabulary]`."""
 
     scores: Tensor
+    best: Tensor
+    """int64 `[rows]`: the token with the highest score; of a NaN where there is one."""
     prompt_rows: dict[int, slice]
     """By the number of a chunk: the rows of its prompt positions."""
     sample_rows: dict[int, int]
@@ -70,7 +72,12 @@ class Runner:
         with interventions.installed(self._loaded.blocks):
             scores = self._forward(tokens, positions, kept, layout)
         interventions.deliver()
-        return StepScores(scores, prompt_rows, sample_rows)
+        return StepScores(scores, self._best(scores), prompt_rows, sample_rows)
+
+    def _best(self, scores: Tensor) -> Tensor:
+        if self._loaded.kernels is not None:
+            return self._loaded.kernels.peaks(scores)
+        return scores.argmax(-1)
 
     def copy(self, copies: Sequence[BlockCopy]) -> None:
         """Copy blocks of the cache."""

@@ -109,14 +109,18 @@ class Sampler:
         self._generator = torch.Generator(device=device)
         self._generator.seed()
 
-    def sample(self, scores: Tensor, draws: Sequence[Draw]) -> list[int]:
-        """Draw a token for each row of `scores` (float32 `[rows, vocabulary]`, kept as it is)."""
-        if any(draw.adjusts for draw in draws):
+    def sample(self, scores: Tensor, best: Tensor, draws: Sequence[Draw]) -> list[int]:
+        """Draw a token for each row of `scores` (float32 `[rows, vocabulary]`, kept as it is).
+
+        `best` is int64 `[rows]`: where each row is highest.
+        """
+        tokens = best.clone()
+        adjusted = [row for row, draw in enumerate(draws) if draw.adjusts]
+        if adjusted:
             scores = scores.clone()
-            for row, draw in enumerate(draws):
-                if draw.adjusts:
-                    draw.adjust(scores[row])
-        tokens = scores.argmax(-1)
+            for row in adjusted:
+                draws[row].adjust(scores[row])
+            tokens[adjusted] = scores[adjusted].argmax(-1)
         drawn = [row for row, draw in enumerate(draws) if not draw.greedy]
         if drawn:
             everything = len(drawn) == len(draws)

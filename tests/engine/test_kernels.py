@@ -159,6 +159,15 @@ def test_a_seed_draws_what_torch_draws(compiled: Kernels, seed: int) -> None:
         assert both[0] == (chances / noise).argmax()
 
 
+@pytest.mark.parametrize("width", [1, 17, 1024, 1025, 49_152])
+def test_the_highest_score_is_where_torch_finds_it(compiled: Kernels, width: int) -> None:
+    scores = _numbers(40, width, dtype=torch.float32).round(decimals=1)
+    scores[3], scores[4] = -torch.inf, 0
+    scores[5, -1], scores[6, width // 2] = torch.inf, torch.nan
+    scores[7, 0] = scores[7, -1] = torch.nan
+    assert torch.equal(compiled.peaks(scores), scores.argmax(-1))
+
+
 def test_the_plain_path_answers_the_same(tiny: Bench, tiny_folder: Path) -> None:
     """Where nothing was compiled, the same tokens come, and numbers within float32's rounding."""
     plain = Bench.load(tiny_folder, compiled=False)

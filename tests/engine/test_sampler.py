@@ -29,6 +29,10 @@ def _draw(sampling: Sampling, choice: int = 0, kernels: Kernels | None = None) -
     )
 
 
+def sample(sampler: Sampler, scores: torch.Tensor, draws: list[Draw]) -> list[int]:
+    return sampler.sample(scores, scores.argmax(-1), draws)
+
+
 def _scores(size: int = 20) -> torch.Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(3)) * 1.5
 
@@ -54,7 +58,7 @@ def test_unseeded_draws_follow_the_distribution(name: str) -> None:
     sampling, scores = FILTERS[name], _scores()
     sampler = Sampler(CPU)
     sampler._generator.manual_seed(11)
-    tokens = sampler.sample(scores.expand(DRAWS, -1), [_draw(sampling)] * DRAWS)
+    tokens = sample(sampler, scores.expand(DRAWS, -1), [_draw(sampling)] * DRAWS)
     expected = _expected(scores, sampling) * DRAWS
     seen = torch.bincount(torch.tensor(tokens), minlength=len(scores)).double()
     possible = expected > 0
@@ -76,7 +80,7 @@ def test_seeded_draws_are_those_of_the_rule(name: str, compiled: bool) -> None:
     own, generator = _draw(seeded, kernels=kernels), torch.Generator().manual_seed(9)
     sampler = Sampler(CPU, kernels)
     for _ in range(50):
-        found = sampler.sample(scores[None], [own])[0]
+        found = sample(sampler, scores[None], [own])[0]
         assert found == draw(scores, seeded, generator)
 
 
@@ -86,7 +90,7 @@ def test_top_p_of_a_flat_distribution_needs_many_tokens() -> None:
     scores = torch.zeros(4000) + torch.linspace(0, 1e-3, 4000)
     sampling = Sampling(top_p=0.9, seed=4)
     own, generator = _draw(sampling), torch.Generator().manual_seed(4)
-    found = [Sampler(CPU).sample(scores[None], [own])[0] for _ in range(20)]
+    found = [sample(Sampler(CPU), scores[None], [own])[0] for _ in range(20)]
     assert found == [draw(scores, sampling, generator) for _ in range(20)]
     assert min(found) >= 390
 
@@ -117,7 +121,7 @@ def test_end_tokens_wait_for_min_tokens() -> None:
     )
     sampler, tokens = Sampler(CPU), []
     for _ in range(3):
-        tokens += sampler.sample(scores[None], [own])
+        tokens += sample(sampler, scores[None], [own])
         own.note(tokens[-1])
     assert tokens == [2, 2, 1]
 
@@ -127,15 +131,15 @@ def test_scores_of_the_caller_stay_as_they_are() -> None:
     before = scores.clone()
     own = _draw(Sampling(seed=1, top_k=3, repetition_penalty=2.0))
     own.note(4)
-    Sampler(CPU).sample(scores, [own])
+    sample(Sampler(CPU), scores, [own])
     assert torch.equal(scores, before)
 
 
 @pytest.mark.case("E05")
 def test_choices_of_one_seed_use_the_seeds_after_it() -> None:
     scores = _scores(5000)
-    third = Sampler(CPU).sample(scores[None], [_draw(Sampling(seed=5), choice=2)])
-    assert third == Sampler(CPU).sample(scores[None], [_draw(Sampling(seed=7))])
+    third = sample(Sampler(CPU), scores[None], [_draw(Sampling(seed=5), choice=2)])
+    assert third == sample(Sampler(CPU), scores[None], [_draw(Sampling(seed=7))])
 
 
 def test_unseeded_draws_follow_a_distribution_over_a_whole_vocabulary() -> None:
@@ -146,7 +150,7 @@ def test_unseeded_draws_follow_a_distribution_over_a_whole_vocabulary() -> None:
     scores[places] = torch.tensor([0.1, 0.2, 0.3, 0.05, 0.15, 0.2]).log()
     sampler = Sampler(CPU)
     sampler._generator.manual_seed(12)
-    tokens = sampler.sample(scores.expand(DRAWS, -1), [_draw(Sampling())] * DRAWS)
+    tokens = sample(sampler, scores.expand(DRAWS, -1), [_draw(Sampling())] * DRAWS)
     seen = torch.bincount(torch.tensor(tokens), minlength=size)
     assert seen.sum() == seen[places].sum()
     expected = scores[places].exp() * DRAWS
@@ -158,5 +162,5 @@ def test_a_draw_never_takes_a_token_of_probability_zero() -> None:
     scores = torch.full((1000, 50), -torch.inf)
     scores[:, 17] = 0.0
     scores[:, 30] = -2.0
-    tokens = Sampler(CPU).sample(scores, [_draw(Sampling())] * 1000)
+    tokens = sample(Sampler(CPU), scores, [_draw(Sampling())] * 1000)
     assert set(tokens) <= {17, 30}
