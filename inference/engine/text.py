@@ -14,6 +14,7 @@ REPLACEMENT = "\ufffd"
 _PROMPT_WINDOW = range(4, 25)
 _LONGEST_WAIT = 32
 _WINDOW = 8
+_LONGEST_WINDOW = 64
 
 
 class Alphabet:
@@ -63,8 +64,7 @@ class Detokenizer:
             stable = text[:-1]
         new = stable[len(self._given) :]
         if stable == text and new:
-            self._window = self._window[-self._waiting :]
-            self._given = self._decode(self._window)
+            self._given = self._shortened(text)
             self._waiting = 0
         elif noise:
             self._window = self._window[-_WINDOW:]
@@ -73,6 +73,19 @@ class Detokenizer:
         elif new:
             self._given = stable
         return new
+
+    def _shortened(self, text: str) -> str:
+        """Leave the window what is needed for the next token; returns its text.
+
+        A character that began before the waiting tokens stays whole: a byte that follows its last
+        ones alone would make marks of them, and of itself.
+        """
+        tail = self._window[-self._waiting :]
+        own = self._decode(tail)
+        if own.startswith(REPLACEMENT) and len(self._window) < _LONGEST_WINDOW:
+            return text
+        self._window = tail
+        return own
 
     def _prompt_window(self, prompt: Sequence[int]) -> list[int]:
         """Return the shortest tail of the prompt that begins at a character."""

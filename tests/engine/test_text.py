@@ -108,6 +108,13 @@ def test_any_ids_give_what_decoding_them_at_once_gives(data: st.DataObject, name
         assert joined == whole
 
 
+@pytest.mark.case("T01")
+def test_what_follows_a_character_that_the_prompt_began_is_kept() -> None:
+    tokenizer = TOKENIZERS["byte fallback"]
+    start, *rest = (tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in "\u1000\0b".encode())
+    assert _stream(tokenizer, [start], rest) == ["", "\u1000", "\0", "b"]
+
+
 def test_a_word_after_the_prompt_keeps_its_space() -> None:
     tokenizer = TOKENIZERS["metaspace"]
     the, cat, sat = (tokenizer.token_to_id(word) for word in ("▁the", "▁cat", "▁sat"))
