@@ -14,6 +14,8 @@ class BlockPool:
         self.count = count
         self._holders = [0] * (count + 1)
         self._free = list(range(count, 0, -1))
+        self.highest = 0
+        """The highest block that was ever handed out: the lowest free one goes first."""
 
     @property
     def free(self) -> int:
@@ -28,6 +30,7 @@ class BlockPool:
         """Hand out a free block with one holder. Raises IndexError when there is none."""
         block = self._free.pop()
         self._holders[block] = 1
+        self.highest = max(self.highest, block)
         return block
 
     def hold(self, block: int) -> None:

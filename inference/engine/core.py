@@ -57,7 +57,7 @@ class Core:
             )
         self._loaded = loaded
         self._cache = PrefixCache(blocks, limits.block_tokens)
-        store = BlockStore(
+        self._store = BlockStore(
             loaded.shapes,
             blocks=blocks,
             block_tokens=limits.block_tokens,
@@ -65,7 +65,7 @@ class Core:
             device=loaded.stream.device,
             kernels=loaded.kernels,
         )
-        self._runner = Runner(loaded, store)
+        self._runner = Runner(loaded, self._store)
         self._scheduler = Scheduler(self._cache, limits)
         self._sampler = Sampler(loaded.stream.device, loaded.kernels)
         self._intake = Intake(loaded, limits)
@@ -82,6 +82,10 @@ class Core:
     def figures(self) -> LoadFigures:
         """The load after the last step."""
         return self._figures
+
+    def give_ahead(self) -> bool:
+        """Take a piece of the cache's memory before it is used; returns whether there is more."""
+        return self._store.give_ahead(self._cache.used)
 
     def accept(self, request: EngineRequest, worker_id: str) -> list[Event]:
         """Take a request; returns its first events. A refused one ends here."""

@@ -145,9 +145,8 @@ class Engine:
 
     def _turn(self) -> bool:
         """Read the mail and run a step; returns whether to go on."""
+        self._wait()
         with self._lock:
-            while not self._mail and not self._core.busy and self._deadline is None:
-                self._lock.wait()
             mail, deadline = list(self._mail), self._deadline
             self._mail.clear()
         events: list[Event] = []
@@ -163,6 +162,18 @@ class Engine:
         if self._core.busy:
             self._send(self._core.step())
         return True
+
+    def _wait(self) -> None:
+        """Wait until there is something to do, and get the cache's memory ready meanwhile."""
+        more = True
+        while True:
+            with self._lock:
+                if self._mail or self._core.busy or self._deadline is not None:
+                    return
+                if not more:
+                    self._lock.wait()
+                    continue
+            more = self._core.give_ahead()
 
     def _send(self, events: Sequence[Event]) -> None:
         if events and self._emit is not None:

@@ -73,6 +73,11 @@ class PrefixCache:
         return self._pool.count
 
     @property
+    def used(self) -> int:
+        """Blocks after this one were never used."""
+        return self._pool.highest
+
+    @property
     def available(self) -> int:
         """Blocks that can still be promised: free ones and cached ones without a user."""
         return self._pool.free + len(self._idle) - self._promised

@@ -12,6 +12,11 @@ from torch import Tensor
 from inference.engine.kernels import Kernels
 from inference.engine.structs import CPools
 
+AHEAD_BYTES = 512 << 20
+"""Memory that is there before blocks are used, in bytes."""
+_PIECE_BYTES = 2 << 20
+_PAGE_BYTES = 4096
+
 
 @dataclass(frozen=True)
 class LayerShape:
@@ -54,12 +59,32 @@ class BlockStore:
             *(CPools(keys.data_ptr(), values.data_ptr()) for keys, values in pairs)
         )
         """The same, for the kernels."""
+        self._given = [0] * (2 * len(shapes))
+        """For each pool, the blocks whose memory is there."""
 
     @staticmethod
     def block_bytes(shapes: Sequence[LayerShape], block_tokens: int, dtype: torch.dtype) -> int:
         """Return what one block takes over all layers, in bytes."""
         numbers = sum(shape.heads * (shape.key_dim + shape.value_dim) for shape in shapes)
         return numbers * block_tokens * dtype.itemsize
+
+    def give_ahead(self, used: int) -> bool:
+        """Take from the system a piece of the memory that blocks after `used` will need.
+
+        Those were never used: their zeros are written once more. Taking memory is slow, so it is
+        done while nobody waits; returns whether there is more to take.
+        """
+        pools = [*self.keys, *self.values]
+        bytes_of_block = [math.prod(pool.shape[1:]) * pool.itemsize for pool in pools]
+        wanted = min(len(pools[0]), used + 1 + AHEAD_BYTES // sum(bytes_of_block))
+        place = min(range(len(pools)), key=self._given.__getitem__)
+        if self.device.type != "cpu" or self._given[place] >= wanted:
+            return False
+        start = max(self._given[place], used + 1)
+        stop = min(wanted, start + -(-_PIECE_BYTES // bytes_of_block[place]))
+        pools[place][start:stop].view(-1).view(torch.uint8)[::_PAGE_BYTES] = 0
+        self._given[place] = stop
+        return True
 
     def copy(self, source: int, target: int) -> None:
         """Copy a block in all layers."""

@@ -1,5 +1,6 @@
 """The engine's thread: intake, aborts, drain and death."""
 
+import mmap
 import subprocess
 import sys
 import threading
@@ -7,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
-from inference.engine import loading
+from inference.engine import loading, store
 from inference.engine.core import Core
 from inference.engine.loop import Engine, EngineLimits, LoadStage
 from inference.engine.messages import (
@@ -21,6 +23,7 @@ from inference.engine.messages import (
     Stopping,
 )
 from tests.engine.harness import Bench, join
+from tests.live import eventually
 
 PATIENCE = 60
 _NEVER = Stopping(ignore_end=True)
@@ -169,6 +172,49 @@ def test_an_aborted_request_says_no_more_and_frees_its_blocks(
     figures = engine.load_figures()
     assert figures.running == 0
     assert figures.blocks_free == figures.blocks_total
+
+
+def _resident() -> int:
+    """Bytes of memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def test_the_caches_memory_is_taken_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "AHEAD_BYTES", 64 << 20)
+    blocks = store.BlockStore(
+        [store.LayerShape(4, 64, 64)] * 3,
+        blocks=4000,
+        block_tokens=16,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+    )
+    pools = [*blocks.keys, *blocks.values]
+    for pool in pools:
+        pool[1:6] = 7
+    before = _resident()
+    while blocks.give_ahead(5):
+        pass
+    assert 56 << 20 <= _resident() - before <= 80 << 20
+    assert all(bool((pool[1:6] == 7).all()) for pool in pools)
+    assert not any(bool(pool[6:].any()) for pool in pools)
+    assert not blocks.give_ahead(5)
+    assert blocks.give_ahead(6)
+
+
+def test_an_idle_engine_takes_memory_until_there_is_enough(
+    tiny: Bench, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = Core(tiny.loaded, EngineLimits(cache_bytes=64 << 20))
+    give, answers = core.give_ahead, []
+    monkeypatch.setattr(core, "give_ahead", lambda: answers.append(give()) or answers[-1])
+    engine = Engine(core)
+    engine.start(inbox.put)
+    eventually(lambda: False in answers)
+    assert True in answers
+    request = tiny.request("One", max_tokens=3)
+    engine.submit(request, "w")
+    inbox.wait_for_end(request.request_id)
+    engine.stop(0)
 
 
 def test_stop_lets_running_requests_end(tiny: Bench, inbox: Inbox) -> None:
