@@ -84,7 +84,8 @@ function options() {
     width: place.clientWidth,
     height: 200,
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
-    scales: { x: { range: (u, min, max) => [min - DAY / 2, max + DAY / 2] }, y: { range: (u, min, max) => [0, max || 1] } },
+    // Its own bounds for one day alone would be years apart.
+    scales: { x: { range: () => [data[0][0] - DAY / 2, data[0].at(-1) + DAY / 2] }, y: { range: (u, min, max) => [0, max || 1] } },
     axes: [
       { ...axis, grid: { show: false }, size: 28, values: [[DAY, "{D} {MMM}", null, null, null, null, null, null, 1]], incrs: [1, 2, 7, 14, 28, 56].map((n) => n * DAY) },
       { ...axis, size: 56, values: (u, ticks) => ticks.map((tick) => short.format(tick)) },
