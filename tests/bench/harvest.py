@@ -197,7 +197,12 @@ def main() -> None:
         for dtype in asked.dtypes:
             for mixed in (True, False):
                 plain_forward.compare(
-                    dtype, asked.prompts, mixed, asked.rounds, asked.batch_tokens, asked.sizes
+                    dtype,
+                    mixed=mixed,
+                    count=asked.prompts,
+                    rounds=asked.rounds,
+                    batches=asked.batch_tokens,
+                    sizes=asked.sizes,
                 )
 
 

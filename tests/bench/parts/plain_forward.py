@@ -115,7 +115,7 @@ def harvesting(
 
 
 def compare(
-    dtype: str, mixed: bool, count: int, rounds: int, batches: list[int], sizes: list[int]
+    dtype: str, *, mixed: bool, count: int, rounds: int, batches: list[int], sizes: list[int]
 ) -> None:
     catalogue = load_catalogue(ROOT / "deploy" / "catalogue.toml")
     models = Path(os.environ.get("MODELS_DIR", ROOT / "var" / "models"))
