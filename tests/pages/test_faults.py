@@ -5,10 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 from django.db import connection
-from django.test import Client
+from django.test import Client, RequestFactory
 from psycopg_pool import PoolTimeout
 
 from accounts.models import User
+from pages.faults import server_fault
 from tests.accounts.factory import make_user
 
 SCRIPT = {"X-Requested-With": "basalt"}
@@ -64,3 +65,30 @@ def test_a_fault_is_told_without_its_cause(signed: Client, headers, monkeypatch)
         assert answer.json()["error"]["code"] == "internal_error"
     else:
         assert "could not be made" in answer.content.decode()
+
+
+def test_the_page_of_a_fault_is_whole_without_the_database(settings) -> None:
+    # No fixture of the database: a query fails the test.
+    request = RequestFactory().get("/admin/")
+    request.COOKIES["theme"] = "dark"
+    page = server_fault(request).content.decode()
+    assert 'data-theme="dark"' in page
+    assert f"mailto:{settings.BASALT.support_email}" in page
+
+
+def test_a_form_from_before_a_sign_in_is_told_what_to_do(signed: Client) -> None:
+    strict = Client(enforce_csrf_checks=True)
+    strict.cookies = signed.cookies
+    answer = strict.post("/sign-out")
+    assert answer.status_code == 403
+    assert "Go back, load the page again" in answer.content.decode()
+
+
+def test_staff_are_told_why_a_page_is_refused(tiny_catalogue, transactional_db) -> None:
+    staff = make_user()
+    User.objects.filter(id=staff.id).update(is_staff=True)
+    client = Client()
+    client.force_login(staff, backend="django.contrib.auth.backends.ModelBackend")
+    answer = client.post("/admin/spend/lock")
+    assert answer.status_code == 403
+    assert "Your role does not allow this" in answer.content.decode()
