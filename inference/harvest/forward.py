@@ -38,7 +38,9 @@ class Forward:
         device = self.loaded.stream.device
         tokens = torch.from_numpy(np.concatenate(prompts).astype(np.int64)).to(device)
         positions = torch.cat([torch.arange(len(prompt), device=device) for prompt in prompts])
-        layout = WholeSequences([len(prompt) for prompt in prompts], self.before_layer)
+        layout = WholeSequences(
+            [len(prompt) for prompt in prompts], self.before_layer, self.loaded.kernels
+        )
         handles = [
             self.loaded.blocks[layer].register_forward_hook(partial(self._hook, take, layer))
             for layer in self.layers

@@ -6,13 +6,18 @@ sequence, so memory grows with the length of a prompt and not with its square.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from inference.engine.attention import AttentionShape, mixed_values
+from inference.engine.kernels import Kernels
+from inference.engine.layout import BlockLayout, Span
+from inference.engine.store import BlockStore, LayerShape
 
+BLOCK_TOKENS = 64
 QUERIES_AT_ONCE = 256
 """Queries that are scored together where a mask has to be written out."""
 
@@ -40,10 +45,14 @@ class WholeSequences:
     """Tokens of each sequence, in the order of the batch."""
     before_layer: Callable[[], None]
     """Called at each attention layer; what it raises ends the pass."""
+    kernels: Kernels | None = None
+    """Where they are, the engine's own attention runs, and gives a Completion's rows to the bit."""
     unread: set[str] | None = None
     cached: None = None
     _runs: list[Run] = field(init=False)
     _masks: dict[tuple[int, int, int | None], Tensor] = field(init=False, default_factory=dict)
+    _blocks: dict[LayerShape, BlockLayout] = field(init=False, default_factory=dict)
+    """A cache of one layer for each shape: a layer's keys and values replace the last one's."""
 
     def __post_init__(self) -> None:
         """Find the runs of equal lengths."""
@@ -62,6 +71,8 @@ class WholeSequences:
     ) -> Tensor:
         """Return `[tokens, heads, value_dim]` for `[heads, tokens, dim]` of each."""
         self.before_layer()
+        if self.kernels is not None:
+            return self._layout(key, value).attend(0, query, key, value, shape)
         heads, tokens, _ = query.shape
         shared = heads // key.shape[0]
         out = query.new_empty(tokens, heads, value.shape[-1])
@@ -77,6 +88,28 @@ class WholeSequences:
             )
             out[run.row : run.stop] = part.transpose(1, 2).flatten(0, 1)
         return out
+
+    def _layout(self, key: Tensor, value: Tensor) -> BlockLayout:
+        stored = LayerShape(key.shape[0], key.shape[2], value.shape[2])
+        if stored not in self._blocks:
+            counts = [-(-length // BLOCK_TOKENS) for length in self.lengths]
+            store = BlockStore(
+                [stored],
+                blocks=sum(counts),
+                block_tokens=BLOCK_TOKENS,
+                dtype=key.dtype,
+                device=key.device,
+                kernels=self.kernels,
+            )
+            rows, blocks = accumulate([0, *self.lengths]), accumulate([1, *counts])
+            spans = [
+                Span(row, 0, length, range(first, first + count))
+                for row, first, length, count in zip(
+                    rows, blocks, self.lengths, counts, strict=False
+                )
+            ]
+            self._blocks[stored] = BlockLayout(store, spans)
+        return self._blocks[stored]
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, shape: AttentionShape) -> Tensor:
         """Attend within sequences, `[sequences, heads, length, dim]` each."""

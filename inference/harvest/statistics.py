@@ -34,7 +34,7 @@ class Moments:
         exact = rows.to(torch.float64, copy=True)
         mean = exact.mean(0)
         exact -= mean
-        squares = torch.einsum("ij,ij->j", exact, exact)
+        squares = exact.square_().sum(0)
         total = self.count + new
         apart = mean - self._mean
         self._squares += squares + apart * apart * (self.count * new / total)

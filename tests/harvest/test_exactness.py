@@ -9,7 +9,7 @@ import torch
 
 from inference.engine.messages import Sampling
 from inference.harvest import packed
-from tests.engine.harness import Bench, assert_rows, reference
+from tests.engine.harness import Bench, assert_rows, house_kernels, reference
 from tests.engine.test_architectures import MODELS, _make
 from tests.engine.test_canary import canary
 from tests.harvest.reading import Harvest, texts
@@ -24,12 +24,13 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return _make(tmp_path_factory.mktemp(request.param), MODELS[request.param]())
 
 
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "plain"])
 def test_rows_equal_plain_transformers(
-    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch, compiled: bool
 ) -> None:
     # The unit directions are the axes, so that the projections are the rows in float32.
     monkeypatch.setattr(packed, "QUERIES_AT_ONCE", 7)
-    bench = Bench.load(folder, max_model_len=80)
+    bench = Bench.load(folder, max_model_len=80, compiled=compiled)
     twin = reference(bench, folder)
     prompts = [*texts(9, most=20), "Paris", "wood", "the house of wood " * 12]
     done = run(bench.loaded, prompts, shard_size=4, directions=np.eye(32, dtype=np.float32))
@@ -68,6 +69,8 @@ def test_rows_equal_a_completions_read_up_to_bfloat16(
         rows, _ = done.prompt(index)
         assert rows.dtype == torch.bfloat16
         read = bench.ask(prompt, max_tokens=1, read_layers=(1, 3)).rows
+        if house_kernels().multiplies(bench.loaded.stream.dtype):
+            assert torch.equal(rows, torch.tensor(read).bfloat16())
         gaps = np.linalg.norm(rows.float().numpy() - read, axis=-1)
         assert (gaps / np.linalg.norm(read, axis=-1)).max() < 2**-7
 
