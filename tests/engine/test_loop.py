@@ -190,12 +190,12 @@ def test_the_caches_memory_is_taken_before_it_is_used(monkeypatch: pytest.Monkey
     )
     pools = [*blocks.keys, *blocks.values]
     for pool in pools:
-        pool[1:6] = 7
+        pool[1:6] = torch.pi
     before = _resident()
     while blocks.give_ahead(5):
         pass
     assert 56 << 20 <= _resident() - before <= 80 << 20
-    assert all(bool((pool[1:6] == 7).all()) for pool in pools)
+    assert all(torch.equal(pool[1:6], torch.full_like(pool[1:6], torch.pi)) for pool in pools)
     assert not any(bool(pool[6:].any()) for pool in pools)
     assert not blocks.give_ahead(5)
     assert blocks.give_ahead(6)
