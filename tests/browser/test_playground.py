@@ -475,6 +475,19 @@ def test_a_run_by_keyboard_alone(page_for: PageFor, rich) -> None:
     expect(page.get_by_role("heading", name=re.compile("^Run 1"))).to_be_visible()
 
 
+def test_a_phone_says_beside_run_which_setting_is_at_fault(page_for: PageFor, rich) -> None:
+    page = page_for(rich, REAL + "%26top_p%3D2", phone=True)
+    prompt_of(page).fill("A bell")
+    expect(page.locator("#settings")).to_be_hidden()
+    expect(page.get_by_role("button", name=re.compile("^Run"))).to_be_disabled()
+    expect(page.locator("#holds")).to_have_text("Top p: more than 0 and at most 1.")
+    expect(page.locator("#holds")).to_be_visible()
+    assert not is_too_wide(page)
+    page.locator("#settings-toggle").click()
+    page.locator("#top_p").fill("1")
+    expect(page.locator("#holds")).to_have_text(re.compile(r"^holds \d+ tokens of "))
+
+
 @pytest.mark.row("A-133", "A-275")
 @pytest.mark.parametrize("colours", ["light", "dark"])
 def test_a_phone_runs_and_no_serious_fault_is_found(page_for: PageFor, rich, colours: str) -> None:

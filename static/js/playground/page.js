@@ -202,10 +202,17 @@ class Playground {
     this.counting = setTimeout(() => this.#count(), COUNT_MS);
   }
 
+  /** The words of the first fault that keeps `Run` from running; a refusal of the server does not. */
+  #hindrance() {
+    for (const at of this.columns.keys()) {
+      for (const [name, words] of this.#faults(at)) if (!this.refusals[at].has(name)) return words;
+    }
+    return null;
+  }
+
   #buttons() {
     const run = by("run");
-    const isOut = this.columns.some((_, at) => [...this.#faults(at).keys()].some((name) => !this.refusals[at].has(name)));
-    run.disabled = this.isStarting === true || isOut || this.prompt.value === "";
+    run.disabled = this.isStarting === true || this.#hindrance() !== null || this.prompt.value === "";
     run.firstElementChild.textContent = this.isCompare ? "Run all" : "Run";
     const { live } = this;
     by("stop").disabled = !live.length;
@@ -213,7 +220,14 @@ class Playground {
     for (const button of document.querySelectorAll("[data-restore]")) button.disabled = this.isBusy;
   }
 
+  /** What the Runs hold, or why there can be none: on a phone the settings that say so are closed. */
   #holds() {
+    const hindrance = this.#hindrance();
+    by("holds").classList.toggle("fault", hindrance !== null);
+    if (hindrance !== null) {
+      by("holds").textContent = hindrance;
+      return;
+    }
     const held = this.columns.map((values) => heldBy(values, this.#promptTokens(values)));
     const whole = held.includes(null) || this.prompt.value === "" ? null : held.reduce((a, b) => a + b, 0);
     by("holds").textContent = whole === null ? "" : `holds ${written(whole)} tokens of ${written(given.left)}`;
