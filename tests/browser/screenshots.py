@@ -4,11 +4,14 @@ import json
 import os
 import random
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
@@ -305,6 +308,37 @@ def test_public_pages(page_for: PageFor, look: str, options: dict) -> None:
     for path in ("/docs", "/docs/app", "/docs/settings", "/no-such-page"):
         page.goto(path)
         take_it(page, path.strip("/").replace("/", "-"), look)
+
+
+@contextmanager
+def renamed(table: str) -> Iterator[None]:
+    """Give a table another name meanwhile, so that whatever reads it fails."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {table} RENAME TO {table}_away")
+        try:
+            yield
+        finally:
+            cursor.execute(f"ALTER TABLE {table}_away RENAME TO {table}")
+
+
+@pytest.mark.parametrize(("look", "options"), LOOKS)
+def test_faults(page_for: PageFor, busy: User, look: str, options: dict) -> None:
+    admin = User.objects.create_superuser(f"{uuid4().hex[:6]}@example.org")
+    pages = {"": page_for(busy, "/api-keys", **options)}
+    pages["admin-"] = page_for(admin, "/admin/", **options)
+    with renamed("billing_dailyusage"):
+        for name, path in (("", "/usage"), ("admin-", "/admin/billing/dailyusage/")):
+            assert pages[name].goto(path).status == 500
+            take_it(pages[name], f"{name}500", look)
+    page = pages[""]
+    page.goto("/usage/request")
+    with page.expect_navigation() as refused:
+        page.evaluate(
+            "for (const it of document.getElementsByName('csrfmiddlewaretoken')) it.value = 1;"
+            "document.querySelector('form[method=post]').submit()"
+        )
+    assert refused.value.status == 403
+    take_it(page, "403", look)
 
 
 @pytest.mark.parametrize(("look", "options"), LOOKS)
