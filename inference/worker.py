@@ -149,8 +149,8 @@ class EngineWorker:
         for request_id in request_ids:
             try:
                 self.take(request_id)
-            except Exception as error:
-                log.exception("a request was not taken", request_id=request_id, cause=str(error))
+            except Exception:
+                log.exception("a request was not taken", request_id=request_id)
 
     def take(self, request_id: str) -> None:
         """Take a submitted request into the engine; does nothing when somebody else has it."""

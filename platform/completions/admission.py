@@ -133,8 +133,8 @@ async def admitted(
     policy: Policy,
     client: Inference,
     written: contextlib.AsyncExitStack,
+    spend_stopped: bool,
     record: Record | None = None,
-    spend_stopped: bool = False,
 ) -> AsyncIterator[Generation]:
     """Admit a request and run it; its Hold has ended when the context is left.
 

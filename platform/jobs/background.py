@@ -41,6 +41,7 @@ async def completion(
                 client=client,
                 written=written,
                 record=record,
+                spend_stopped=False,  # what is claimed was claimed while none was on
             ) as generation:
                 try:
                     yield generation
